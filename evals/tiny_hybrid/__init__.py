@@ -1,0 +1,1 @@
+"""The tiny hybrid model and its word problems: generator, training script, weights."""

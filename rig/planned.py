@@ -1,0 +1,130 @@
+"""The shapes of a plan: what would run, exactly. No logic.
+
+A sweep plan holds deployments (processes) and cells (a task asked of a deployment). Cells name their
+deployment by id; a cell's baselines name other cells of the same plan by id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rig.records import Gates, Role
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds in seconds for one deployment and its evaluation."""
+
+    start_s: float = 900
+    check_s: float = 180
+    hang_s: float = 300
+    stop_s: float = 30
+    gpu_free_s: float = 60
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """One `vllm serve` process: `argv` is its exact command, `env` what is set on top of the rig's own.
+
+    `name` is the role and a number (`prefill-0`), `host` the machine it runs on (None: this one),
+    `url` where requests reach it. `side_channel_ports` are those that NIXL's handshake binds.
+    """
+
+    name: str
+    role: Role
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    port: int
+    url: str
+    model: str
+    side_channel_ports: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
+    tp: int = 1
+    host: str | None = None
+
+
+@dataclass(frozen=True)
+class ProxyPlan:
+    """The router between the legs; `argv` starts it."""
+
+    argv: tuple[str, ...]
+    port: int
+    url: str
+
+
+@dataclass(frozen=True)
+class AttachedServer:
+    """A server that runs already and is not ours to start or stop."""
+
+    name: str
+    role: Role
+    url: str
+    model: str
+    metrics_url: str | None = None
+    log: str | None = None
+
+
+@dataclass(frozen=True)
+class DeploymentPlan:
+    """The processes that a cell needs. `servers` is empty where `attached` is not, and the other way round."""
+
+    id: str
+    kind: Literal["pd", "monolithic"]
+    launcher: Literal["local", "attach"]
+    model: str
+    connector: str | None
+    servers: tuple[ServerPlan, ...] = ()
+    attached: tuple[AttachedServer, ...] = ()
+    proxy: ProxyPlan | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What is asked of a deployment and how hard: `connections` None means as many as `concurrency`."""
+
+    label: str
+    name: str
+    limit: int | None
+    shots: int | None
+    max_tokens: int | None
+    concurrency: int
+    stream: bool
+    warmup: int
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A cell that is known to fail, with the reason and the issue that follows it."""
+
+    reason: str
+    issue: str | None = None
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """One point of the sweep. `baselines` are ids of cells in the same plan; none means no_baseline."""
+
+    id: str
+    labels: dict[str, Any]
+    kind: Literal["pd", "monolithic"]
+    deployment: str
+    task: TaskPlan
+    gates: Gates
+    baselines: tuple[str, ...] = ()
+    xfail: Expectation | None = None
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The whole sweep in the order it runs; `notes` says what a person should know about it."""
+
+    name: str
+    config_file: str
+    deployments: tuple[DeploymentPlan, ...]
+    cells: tuple[CellPlan, ...]
+    resolved: dict[str, Any]
+    reference: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
