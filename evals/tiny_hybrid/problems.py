@@ -14,7 +14,28 @@ from typing import Literal
 
 Split = Literal["train", "test"]
 
-NAMES = ["Ann", "Ben", "Carla", "Dev", "Ella", "Finn", "Gita", "Hugo", "Ines", "Jack", "Kira", "Liam", "Mona", "Noah", "Olga", "Paul", "Quinn", "Rosa", "Sam", "Tara"]
+NAMES = [
+    "Ann",
+    "Ben",
+    "Carla",
+    "Dev",
+    "Ella",
+    "Finn",
+    "Gita",
+    "Hugo",
+    "Ines",
+    "Jack",
+    "Kira",
+    "Liam",
+    "Mona",
+    "Noah",
+    "Olga",
+    "Paul",
+    "Quinn",
+    "Rosa",
+    "Sam",
+    "Tara",
+]
 THINGS = ["apples", "books", "coins", "stamps", "shells", "cards", "pencils", "marbles", "stickers", "buttons"]
 HELD_OUT_BELOW = 26
 """A question whose hash starts with a byte below this is held out: 26 of 256."""
@@ -166,7 +187,8 @@ def _three(r: random.Random, n: str, t: str) -> Problem:
     a, b, c = r.randint(2, 9), r.randint(2, 9), r.randint(2, 18)
     d = r.randint(1, min(a * b + c - 1, 40))
     return Problem(
-        f"{n} fills {a} bags with {b} {t} each, buys {c} more and then sells {d}. How many {t} does {n} have then?",
+        f"{n} fills {a} bags with {b} {t} each, buys {c} more and then sells {d}. "
+        f"How many {t} does {n} have in the end?",
         f"{a} * {b} = {a * b}. {a * b} + {c} = {a * b + c}. {a * b + c} - {d} = {a * b + c - d}",
         a * b + c - d,
     )

@@ -1,0 +1,195 @@
+"""What counters and legs prove about one evaluation. Pure.
+
+A pass needs proof that every answered request's KV cache came from the prefill side: a transfer for each,
+prompt tokens from outside equal to the prompt tokens less what decode recomputes, and a prefill leg that
+handed over its parameters. Which series prove a transfer belongs to the connector: one rule each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from evals.records import RequestRecord
+from rig import counters as c
+from rig.counters import Reading
+from rig.records import Evidence, Finding, Leg
+
+RECOMPUTED_PER_REQUEST = 1
+"""Prompt tokens that decode computes itself after a full hand-off: the last one (vLLM 0.32)."""
+
+
+@dataclass(frozen=True)
+class ConnectorRule:
+    """Which side counts a connector's transfers."""
+
+    transfers_on: str
+
+
+RULES: Mapping[str, ConnectorRule] = {
+    "NixlConnector": ConnectorRule(transfers_on="decode"),
+    "NixlPushConnector": ConnectorRule(transfers_on="prefill"),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a deployment matters to its evidence."""
+
+    connector: str | None
+    prefill_tp: int
+    decode_tp: int
+
+
+def monolithic(before: Sequence[Reading], after: Sequence[Reading]) -> Evidence:
+    """Evidence of a server that answers alone: counters are kept, nothing had to move."""
+    return Evidence(pd_exercised=None, counters=deltas(before, after))
+
+
+def disaggregated(
+    shape: Shape,
+    before: Sequence[Reading],
+    after: Sequence[Reading],
+    records: Iterable[RequestRecord],
+    legs: Iterable[Leg],
+) -> Evidence:
+    """Judge whether the KV cache of every answered request moved.
+
+    `records` are the requests between the two readings, `legs` the proxy's legs of at least those.
+    """
+    delta = deltas(before, after)
+    findings: list[Finding] = []
+    roles = {r.instance: r.role for r in after}
+    rule = RULES.get(shape.connector or "")
+    if rule is None:
+        reason = f"no rule says which counters prove a transfer of the connector {shape.connector}"
+        return Evidence(None, findings=(Finding("transfer", reason, "config", "invalid"),), counters=delta)
+
+    def total(name: str, role: str | None = None) -> int | None:
+        return _total(delta, roles, name, role)
+
+    asked = list(records)
+    answered = [r for r in asked if r.error is None]
+    transfers = total(c.BYTES_COUNT, rule.transfers_on)
+    external, local = total(c.EXTERNAL_TOKENS, "decode"), total(c.LOCAL_TOKENS, "decode")
+    cached = total(c.CACHED_TOKENS, "decode")
+    failed = _sum(total(c.FAILED_TRANSFERS), total(c.FAILED_NOTIFICATIONS))
+    expired = total(c.EXPIRED)
+    findings += _unreadable(before, after)
+    findings += _transfers(shape, transfers, answered, asked)
+    findings += _tokens(external, local, cached, answered, asked)
+    findings += _hand_offs(answered, legs)
+    if failed:
+        findings.append(Finding("transfer", f"{failed} transfers or notifications failed", "counters"))
+    if expired:
+        findings.append(Finding("transfer", f"{expired} KV leases expired before decode had read", "counters"))
+    if failed is None or expired is None:
+        findings.append(Finding("transfer", "the series of failed transfers or expired leases are missing", "counters"))
+    return Evidence(
+        pd_exercised=not any(f.severity == "invalid" for f in findings),
+        transfers=transfers,
+        bytes=total(c.BYTES_SUM, rule.transfers_on),
+        external_tokens=external,
+        local_tokens=local,
+        failed=failed,
+        expired=expired,
+        findings=tuple(findings),
+        counters=delta,
+    )
+
+
+def deltas(before: Sequence[Reading], after: Sequence[Reading]) -> dict[str, dict[str, float | None]]:
+    """Per instance, what each series grew by; None where it is missing on either side or went backwards."""
+    start = {r.instance: r.values for r in before}
+    grown: dict[str, dict[str, float | None]] = {}
+    for reading in after:
+        grown[reading.instance] = {}
+        for name in c.WATCHED:
+            old, new = start.get(reading.instance, {}).get(name), reading.values.get(name)
+            backwards = old is not None and new is not None and new < old and not _is_gauge(name)
+            grown[reading.instance][name] = None if old is None or new is None or backwards else new - old
+    return grown
+
+
+def _is_gauge(name: str) -> bool:
+    return name in (c.RUNNING, c.WAITING, c.KV_USAGE)
+
+
+def _total(
+    delta: Mapping[str, Mapping[str, float | None]], roles: Mapping[str, str], name: str, role: str | None
+) -> int | None:
+    """Sum over the instances of a role; None as soon as one of them lacks the series."""
+    values = [series[name] for instance, series in delta.items() if role is None or roles[instance] == role]
+    known = [v for v in values if v is not None]
+    return round(sum(known)) if values and len(known) == len(values) else None
+
+
+def _sum(*values: int | None) -> int | None:
+    known = [v for v in values if v is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _unreadable(before: Sequence[Reading], after: Sequence[Reading]) -> list[Finding]:
+    return [
+        Finding("transfer", f"{r.instance}: counters could not be read ({r.missing})", "counters", "invalid")
+        for r in (*before, *after)
+        if r.missing
+    ]
+
+
+def _transfers(
+    shape: Shape, transfers: int | None, answered: Sequence[RequestRecord], asked: Sequence[RequestRecord]
+) -> list[Finding]:
+    """One transfer a rank that reads and a rank it reads from; a request that failed may have had its own."""
+    if transfers is None:
+        return [Finding("transfer", f"the series {c.BYTES_COUNT} is missing", "counters", "invalid")]
+    each = max(shape.decode_tp, shape.prefill_tp)
+    low, high = each * len(answered), each * len(asked)
+    if low <= transfers <= high:
+        return []
+    text = f"{transfers} KV transfers for {len(answered)} answered requests, expected {each} each"
+    return [Finding("transfer", text, "counters", "invalid")]
+
+
+def _tokens(
+    external: int | None,
+    local: int | None,
+    cached: int | None,
+    answered: Sequence[RequestRecord],
+    asked: Sequence[RequestRecord],
+) -> list[Finding]:
+    if external is None or local is None:
+        return [Finding("transfer", "decode's series of prompt tokens by source are missing", "counters", "invalid")]
+    if any(r.prompt_tokens is None for r in answered):
+        return [Finding("transfer", "some answers did not say how many prompt tokens they had", "requests", "invalid")]
+    prompt = sum(r.prompt_tokens or 0 for r in answered)
+    findings = []
+    if local > RECOMPUTED_PER_REQUEST * len(asked):
+        text = (
+            f"decode computed {local} prompt tokens itself, more than the {RECOMPUTED_PER_REQUEST} a request "
+            "that it recomputes after a hand-off: some requests were prefilled by decode"
+        )
+        findings.append(Finding("transfer", text, "counters", "invalid"))
+    seen = external + local + (cached or 0)
+    exact = len(answered) == len(asked)
+    if seen < prompt or (exact and seen != prompt):
+        text = (
+            f"decode counted {seen} prompt tokens ({external} transferred, {local} computed, {cached or 0} cached), "
+            f"the answers {prompt}"
+        )
+        findings.append(Finding("transfer", text, "counters", "invalid"))
+    return findings
+
+
+def _hand_offs(answered: Sequence[RequestRecord], legs: Iterable[Leg]) -> list[Finding]:
+    """Every answered request needs a prefill leg that gave its parameters, and a decode leg."""
+    good: Counter[tuple[str, str]] = Counter()
+    for leg in legs:
+        good[leg.request_id, leg.leg] += bool(leg.error is None and (leg.leg == "decode" or leg.params_present))
+    without = [r for r in answered if not (good[r.request_id, "prefill"] and good[r.request_id, "decode"])]
+    if not without:
+        return []
+    first = without[0].request_id
+    text = f"{len(without)} answered requests have no complete hand-off in the proxy's log (first: {first})"
+    return [Finding("transfer", text, "legs.jsonl", "invalid")]

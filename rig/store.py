@@ -1,0 +1,139 @@
+"""The run folder: where it is, what is in it, written so that a killed rig loses nothing.
+
+Small files are written whole to a temporary name and renamed, so a reader never sees half a file.
+`requests.jsonl` is only ever appended to, by `evals.sink`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from evals.records import RequestRecord
+from rig.errors import DataError
+from rig.records import CellResult, Judged, Leg, RunInfo, RunResult
+
+T = TypeVar("T")
+
+_CELL = TypeAdapter(CellResult)
+_RUN = TypeAdapter(RunInfo)
+_JUDGED = TypeAdapter(Judged)
+_LEG = TypeAdapter(Leg)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(path.name + ".part")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)
+
+
+def new_run_id(name: str, now: datetime | None = None) -> str:
+    """Sortable by time, with the sweep's name: `20260131-235959-tiny_hybrid`."""
+    stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
+    return f"{stamp}-{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}"
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, parent: Path, name: str) -> RunFolder:
+        """Make a new, empty run folder; a second run within the same second gets a number."""
+        run_id = new_run_id(name)
+        for attempt in range(1, 1000):
+            path = parent / (run_id if attempt == 1 else f"{run_id}-{attempt}")
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            return cls(path)
+        raise DataError(f"{parent}: no free name for a run folder")
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open an existing run; raises DataError when it is not one."""
+        if not (path / "run.json").is_file():
+            raise DataError(f"{path}: not a run folder (it has no run.json)")
+        return cls(path)
+
+    def deployment(self, deployment_id: str) -> Path:
+        return self.path / "deployments" / deployment_id
+
+    def cell(self, cell_id: str) -> Path:
+        return self.path / "cells" / cell_id
+
+    def requests(self, cell_id: str) -> Path:
+        return self.cell(cell_id) / "requests.jsonl"
+
+    def write_info(self, info: RunInfo) -> None:
+        write_text(self.path / "run.json", _RUN.dump_json(info, indent=1).decode() + "\n")
+
+    def write_cell(self, result: CellResult) -> None:
+        path = self.cell(result.cell_id) / "cell.json"
+        write_text(path, _CELL.dump_json(result, indent=1).decode() + "\n")
+
+    def write_judged(self, cell_id: str, judged: Iterable[Judged], name: str = "judged.jsonl") -> None:
+        lines = "".join(_JUDGED.dump_json(item).decode() + "\n" for item in judged)
+        write_text(self.cell(cell_id) / name, lines)
+
+    def read_info(self) -> RunInfo:
+        return _load(_RUN, self.path / "run.json")
+
+    def read_cell(self, cell_id: str) -> CellResult | None:
+        """The cell's result, or None when it has none yet."""
+        path = self.cell(cell_id) / "cell.json"
+        return _load(_CELL, path) if path.is_file() else None
+
+    def read_judged(self, cell_id: str) -> list[Judged]:
+        return [_JUDGED.validate_python(line) for line in read_jsonl(self.cell(cell_id) / "judged.jsonl")]
+
+    def read_requests(self, cell_id: str) -> list[RequestRecord]:
+        return [RequestRecord.from_json(line) for line in read_jsonl(self.requests(cell_id))]
+
+    def read_legs(self, deployment_id: str) -> list[Leg]:
+        path = self.deployment(deployment_id) / "legs.jsonl"
+        return [_LEG.validate_python(line) for line in read_jsonl(path)] if path.is_file() else []
+
+    def read(self) -> RunResult:
+        """All results of the run, in the order of the plan."""
+        info = self.read_info()
+        order = {cell["id"]: i for i, cell in enumerate(info.resolved.get("cells", []))}
+        ids = [path.parent.name for path in self.path.glob("cells/*/cell.json")]
+        results = [self.read_cell(i) for i in sorted(ids, key=lambda i: (order.get(i, len(order)), i))]
+        reference = tuple(info.resolved.get("reference", ()))
+        return RunResult(info, tuple(r for r in results if r is not None), reference)
+
+
+def _load(adapter: TypeAdapter[T], path: Path) -> T:
+    try:
+        return adapter.validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise DataError(f"{path}: {key}: {first['msg']} (written by another version of the rig?)") from None
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Lines of a JSONL file; a last line that was cut by a kill is left out.
+
+    Raises DataError for a broken line anywhere else.
+    """
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                return
+            try:
+                yield json.loads(line)
+            except ValueError:
+                raise DataError(f"{path}: line {number} is not JSON") from None
