@@ -69,6 +69,7 @@ class RequestRecord:
     pass_: int = 0
     repeat: int = 0
     t_first_token: float | None = None
+    gaps: tuple[float, ...] | None = None  # seconds between one chunk with text and the next, when streamed
     http_status: int | None = None
     finish_reason: str | None = None
     text: str | None = None
@@ -94,6 +95,6 @@ class RequestRecord:
         fields = dict(data)
         fields["pass_"] = fields.pop("pass")
         fields["error"] = RequestError.from_json(fields["error"]) if fields["error"] else None
-        for name in ("token_ids", "logprobs"):
-            fields[name] = tuple(fields[name]) if fields[name] is not None else None
+        for name in ("token_ids", "logprobs", "gaps"):
+            fields[name] = tuple(fields[name]) if fields.get(name) is not None else None
         return cls(**fields)
