@@ -1,0 +1,55 @@
+"""Raw records to judged records. Pure, so that it can be run again on stored texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from evals.records import RequestRecord
+from evals.scorers import get_scorer, score
+from rig.errors import RunError
+from rig.records import Judged, Outcome
+
+
+def judge(
+    records: Iterable[RequestRecord], targets: Mapping[str, str], scorers: Sequence[str], deciding: str
+) -> list[Judged]:
+    """Score every question by every scorer; other kinds of requests are left out.
+
+    `targets` are the reference texts by sample id, as the task has them; `deciding` names the scorer whose
+    outcome and answer count. A request that failed, or has no text at all, is an `error` for every scorer.
+    Raises RunError for a question without a target, evals.errors.BadParams for an unknown scorer.
+    """
+    names = list(dict.fromkeys([deciding, *scorers]))
+    chosen = [get_scorer(name) for name in names]
+    expected: dict[str, list[str]] = {}
+    judged = []
+    for record in records:
+        if record.kind != "question":
+            continue
+        sample = record.sample_id
+        if sample not in expected:
+            if sample not in targets:
+                raise RunError(f"the question {sample} is not one of the task's: there is nothing to score it against")
+            expected[sample] = [scorer.target(targets[sample]) for scorer in chosen]
+        outcomes: dict[str, Outcome]
+        if record.error is not None or record.text is None:
+            outcomes, answer = dict.fromkeys(names, "error"), None
+        else:
+            scored = [
+                score(scorer, record.text, record.finish_reason, target)
+                for scorer, target in zip(chosen, expected[sample], strict=True)
+            ]
+            outcomes = {name: outcome for name, (outcome, _) in zip(names, scored, strict=True)}
+            answer = scored[0][1]
+        judged.append(
+            Judged(
+                request_id=record.request_id,
+                sample_id=sample,
+                scorer=deciding,
+                answer=answer,
+                target=expected[sample][0],
+                outcome=outcomes[deciding],
+                by_scorer=outcomes,
+            )
+        )
+    return judged
