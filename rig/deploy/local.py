@@ -1,0 +1,103 @@
+"""`launcher: local`: the plan's servers as processes of this machine, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rig.deploy import gpu, ports, ready
+from rig.deploy.deployment import Deployment, Running
+from rig.deploy.events import OnEvent
+from rig.deploy.process import GuardedProcess
+from rig.deploy.startup import PROXY, Startup, refuse_stranger, side_by_side
+from rig.errors import EngineNotFound, NotUsable, StartTimeout, UsageError
+from rig.planned import DeploymentPlan, ServerPlan
+
+# What belongs to the rig's own Python and would mislead the engine's.
+RIG_ONLY_ENV = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "__PYVENV_LAUNCHER__")
+
+
+def server_env(argv: Sequence[str], env: Mapping[str, str], base: Mapping[str, str]) -> dict[str, str]:
+    """The rig's environment `base` without what is the rig's alone, the engine's programs first, plus `env`."""
+    merged = {name: value for name, value in base.items() if name not in RIG_ONLY_ENV}
+    if os.sep in argv[0]:
+        merged["PATH"] = os.pathsep.join(filter(None, (str(Path(argv[0]).absolute().parent), merged.get("PATH"))))
+    return {**merged, **env}
+
+
+def require_command(name: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raises EngineNotFound if the command is not there, or may not be executed."""
+    if shutil.which(argv[0], path=env.get("PATH", os.defpath)) is not None:
+        return
+    present = os.sep in argv[0] and Path(argv[0]).is_file()
+    problem = "is not executable" if present else "was not found"
+    raise EngineNotFound(f"{name}: the command {argv[0]} {problem}; install it, or name another engine in the config")
+
+
+def require_startable(plan: DeploymentPlan) -> None:
+    """Raises UsageError, EngineNotFound or PortLost if the plan cannot be started here and now."""
+    for server in plan.servers:
+        if server.host is not None:
+            raise UsageError(f"{server.name} is planned for {server.host}: start it there and use launcher: attach")
+        require_command(server.name, server.argv, server_env(server.argv, server.env, os.environ))
+        for port in (server.port, *server.side_channel_ports):
+            ports.require_free(port, server.name)
+    if plan.proxy is not None:
+        require_command(PROXY, plan.proxy.argv, os.environ)
+        ports.require_free(plan.proxy.port, PROXY)
+
+
+async def launch(plan: DeploymentPlan, folder: Path, on_event: OnEvent) -> Deployment:
+    """Starts a local deployment; errors as for `rig.deploy.launch`."""
+    require_startable(plan)
+    startup = Startup(plan, folder, on_event)
+
+    async def servers() -> tuple[Running, ...]:
+        startup.memory = await gpu.used_mib([gpu_id for server in plan.servers for gpu_id in server.gpus])
+        processes = []
+        for server in plan.servers:
+            env = server_env(server.argv, server.env, os.environ)
+            processes.append(await startup.guarded(server.name, server.argv, env, has_engine=True))
+        work = [_up(startup, server, process) for server, process in zip(plan.servers, processes, strict=True)]
+        return await startup.until_failed(side_by_side(work))
+
+    return await startup.launch(servers)
+
+
+async def _up(startup: Startup, plan: ServerPlan, process: GuardedProcess) -> Running:
+    """Waits for one server and checks it. Raises StartTimeout, NotUsable."""
+    limits = startup.plan.limits
+    metrics_url = f"{plan.url}/metrics"
+    async with ready.client(plan.env) as http:
+        try:
+            async with asyncio.timeout(limits.start_s):
+                await ready.wait_healthy(http, plan.url)
+        except TimeoutError:
+            last = f"; its log ends with: {line}" if (line := process.last_line()) else ""
+            raise StartTimeout(
+                f"{plan.name} was not ready within {limits.start_s:g} s (limits.start_s){last} (log: {process.log})",
+                plan.name,
+                line,
+            ) from None
+        refuse_stranger(process, plan.port)
+        startup.say(plan.name, "checking", "a completion, its tokens and logprobs")
+        try:
+            async with asyncio.timeout(limits.check_s):
+                await ready.check_server(http, plan.name, plan.url, plan.model)
+                await ready.check_metrics(http, plan.name, metrics_url)
+        except TimeoutError:
+            raise NotUsable(
+                f"{plan.name} is healthy, but a completion took more than {limits.check_s:g} s (limits.check_s)"
+                f" (log: {process.log})",
+                plan.name,
+                process.last_line(),
+            ) from None
+    ready_s = time.time() - process.started_unix
+    startup.record.process(plan.name, ready_unix=process.started_unix + ready_s)
+    startup.record.tree(plan.name, process.tree())
+    startup.say(plan.name, "ready", f"after {ready_s:.0f} s")
+    return Running(plan.name, plan.role, plan.url, metrics_url, process.log, process.pid, process.started_unix, ready_s)
