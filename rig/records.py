@@ -20,7 +20,10 @@ Role = Literal["prefill", "decode", "monolithic"]
 
 @dataclass(frozen=True)
 class Judged:
-    """One request after scoring: a line of `judged.jsonl`."""
+    """One request after scoring: a line of `judged.jsonl`.
+
+    `target` is what the deciding scorer reads in `target_text`, the reference answer as the task has it.
+    """
 
     request_id: str
     sample_id: str
@@ -30,6 +33,7 @@ class Judged:
     outcome: Outcome
     tainted: tuple[str, ...] = ()
     by_scorer: dict[str, Outcome] = field(default_factory=dict)
+    target_text: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which of the engines' Prometheus series are watched, and a reading of them. An absent series is None, never 0. Pure."""
+"""Which Prometheus series of the engines are watched, and a reading of them. Absent is None, never 0. Pure."""
 
 from __future__ import annotations
 

@@ -6,16 +6,16 @@ Small files are written whole to a temporary name and renamed, so a reader never
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from evals.records import RequestRecord
+from evals.sink import read_jsonl, read_records
 from rig.errors import DataError
 from rig.records import CellResult, Judged, Leg, RunInfo, RunResult
 
@@ -76,16 +76,21 @@ class RunFolder:
     def requests(self, cell_id: str) -> Path:
         return self.cell(cell_id) / "requests.jsonl"
 
+    def set_requests_aside(self, cell_id: str) -> None:
+        """Rename the records of an earlier, unfinished attempt: they are kept, and do not count."""
+        path = self.requests(cell_id)
+        if path.exists():
+            earlier = len(list(path.parent.glob("requests.*.jsonl")))
+            path.rename(path.with_name(f"requests.{earlier + 1}.jsonl"))
+
     def write_info(self, info: RunInfo) -> None:
         write_text(self.path / "run.json", _RUN.dump_json(info, indent=1).decode() + "\n")
 
     def write_cell(self, result: CellResult) -> None:
-        path = self.cell(result.cell_id) / "cell.json"
-        write_text(path, _CELL.dump_json(result, indent=1).decode() + "\n")
+        write_cell(self.cell(result.cell_id) / "cell.json", result)
 
     def write_judged(self, cell_id: str, judged: Iterable[Judged], name: str = "judged.jsonl") -> None:
-        lines = "".join(_JUDGED.dump_json(item).decode() + "\n" for item in judged)
-        write_text(self.cell(cell_id) / name, lines)
+        write_judged(self.cell(cell_id) / name, judged)
 
     def read_info(self) -> RunInfo:
         return _load(_RUN, self.path / "run.json")
@@ -96,14 +101,14 @@ class RunFolder:
         return _load(_CELL, path) if path.is_file() else None
 
     def read_judged(self, cell_id: str) -> list[Judged]:
-        return [_JUDGED.validate_python(line) for line in read_jsonl(self.cell(cell_id) / "judged.jsonl")]
+        return [_JUDGED.validate_python(row) for row in read_jsonl(self.cell(cell_id) / "judged.jsonl").rows]
 
     def read_requests(self, cell_id: str) -> list[RequestRecord]:
-        return [RequestRecord.from_json(line) for line in read_jsonl(self.requests(cell_id))]
+        return list(read_records(self.requests(cell_id)).records)
 
     def read_legs(self, deployment_id: str) -> list[Leg]:
         path = self.deployment(deployment_id) / "legs.jsonl"
-        return [_LEG.validate_python(line) for line in read_jsonl(path)] if path.is_file() else []
+        return [_LEG.validate_python(row) for row in read_jsonl(path).rows] if path.is_file() else []
 
     def read(self) -> RunResult:
         """All results of the run, in the order of the plan."""
@@ -115,6 +120,16 @@ class RunFolder:
         return RunResult(info, tuple(r for r in results if r is not None), reference)
 
 
+def write_cell(path: Path, result: CellResult) -> None:
+    """Write a cell's result."""
+    write_text(path, _CELL.dump_json(result, indent=1).decode() + "\n")
+
+
+def write_judged(path: Path, judged: Iterable[Judged]) -> None:
+    """Write judged records, one a line."""
+    write_text(path, "".join(_JUDGED.dump_json(item).decode() + "\n" for item in judged))
+
+
 def _load(adapter: TypeAdapter[T], path: Path) -> T:
     try:
         return adapter.validate_json(path.read_bytes())
@@ -122,18 +137,3 @@ def _load(adapter: TypeAdapter[T], path: Path) -> T:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise DataError(f"{path}: {key}: {first['msg']} (written by another version of the rig?)") from None
-
-
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Lines of a JSONL file; a last line that was cut by a kill is left out.
-
-    Raises DataError for a broken line anywhere else.
-    """
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
-                return
-            try:
-                yield json.loads(line)
-            except ValueError:
-                raise DataError(f"{path}: line {number} is not JSON") from None

@@ -1,0 +1,226 @@
+"""The command line: parse, call, print, exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from evals.errors import EvalError
+from rig import __version__
+from rig.errors import Interrupted, RigError, UsageError
+
+T = TypeVar("T")
+PATH = click.Path(path_type=Path)
+CONFIG = click.argument("config", type=PATH)
+DATA = click.option("--data", type=PATH, help="Folder with train.jsonl and test.jsonl (default: the hub).")
+CELL = click.option(
+    "--cell", "cell_glob", metavar="GLOB", help="Only cells whose id matches; their baselines come too."
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="pdrig")
+def cli() -> None:
+    """A test rig for prefill/decode disaggregation.
+
+    Exit codes: 0 all as expected, 1 a regression or an unexpected pass, 2 bad usage, config or data,
+    3 something could not be judged, 130 interrupted.
+    """
+
+
+@cli.command()
+@CONFIG
+@CELL
+@click.option("--gpus", type=click.IntRange(0), help="Plan for so many GPUs instead of those of this machine.")
+@click.option("--format", "form", type=click.Choice(["table", "json", "sh"]), default="table")
+def plan(config: Path, cell_glob: str | None, gpus: int | None, form: str) -> None:
+    """Show what would run: commands, environment, GPUs, ports.
+
+    `sh` is a script that a person can run.
+    """
+    from rig.plan_text import format_plan
+
+    click.echo(format_plan(_plan(config, cell_glob=cell_glob, gpus=gpus), form))
+
+
+@cli.command()
+@CONFIG
+@CELL
+@DATA
+@click.option("--out", type=PATH, default=Path("results/runs"), show_default=True, help="Where runs are written.")
+@click.option("--resume", type=PATH, metavar="RUN", help="Go on with this run: cells that are finished are kept.")
+@click.option("--limit", type=click.IntRange(1), help="Ask at most so many questions in each cell.")
+@click.option("--strict", is_flag=True, help="A cell that is undecided or has no baseline is not green: exit 3.")
+def sweep(
+    config: Path,
+    cell_glob: str | None,
+    data: Path | None,
+    out: Path,
+    resume: Path | None,
+    limit: int | None,
+    strict: bool,
+) -> None:
+    """Run every cell of CONFIG and judge it against its baseline."""
+    from rig import run as runs
+    from rig.progress import Display
+    from rig.store import RunFolder
+    from rig.verdict import exit_code
+
+    planned = _plan(config, cell_glob=cell_glob, limit=limit)
+    tasks = runs.load_tasks(planned, data)
+    runs.check_startable(planned)
+    folder = RunFolder.open(resume) if resume else runs.begin(planned, config.read_text(encoding="utf-8"), out)
+    with Display(sys.stderr) as display:
+        runs.announce(planned, folder, display)
+        _interruptible(runs.Sweep(planned, tasks, folder, display).all())
+    result = folder.read()
+    _show(folder)
+    sys.exit(exit_code(result.cells, strict))
+
+
+@cli.command()
+@click.argument("run", type=PATH)
+@click.option("--format", "form", type=click.Choice(["table", "md"]), default="table")
+def report(run: Path, form: str) -> None:
+    """Print the report of a stored RUN."""
+    from rig.report.markdown import format_markdown
+    from rig.store import RunFolder
+
+    folder = RunFolder.open(run)
+    if form == "md":
+        click.echo(format_markdown(folder.read(), str(folder.path)))
+    else:
+        _show(folder)
+
+
+@cli.command()
+@click.argument("run", type=PATH)
+@click.option("--scorer", help="Only this scorer (default: each task's own).")
+def rescore(run: Path, scorer: str | None) -> None:
+    """Score the stored texts of RUN again: writes a new judged file a cell, changes no record."""
+    from rig.rescoring import rescore_run
+    from rig.store import RunFolder
+
+    for line in rescore_run(RunFolder.open(run), scorer):
+        click.echo(line)
+
+
+@cli.command(name="eval")
+@click.argument("url")
+@click.option("--task", "task_name", required=True, help="gsm8k, gsm8k-vllm or gsm-tiny.")
+@click.option("--limit", type=click.IntRange(1), help="Ask the first so many questions.")
+@click.option("--shots", type=click.IntRange(0), help="Worked examples in each prompt.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Longest answer.")
+@click.option("--concurrency", type=click.IntRange(1), help="Requests in flight, held exactly (default: 8).")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Requests per second, in place of that.")
+@click.option("--no-stream", is_flag=True, help="Ask for whole answers; there is no TTFT, TPOT or ITL then.")
+@click.option(
+    "--warmup", type=click.IntRange(0), default=0, show_default=True, help="Requests before the clock starts."
+)
+@click.option("--model", help="Model name to ask for (default: the one that the server says it has).")
+@click.option("--out", type=PATH, help="Folder for requests.jsonl, judged.jsonl and result.json.")
+@DATA
+def evaluate(**options: Any) -> None:
+    """Ask a task of any OpenAI-compatible server at URL and print what came out.
+
+    A key for the server is read from the environment variable OPENAI_API_KEY.
+    """
+    from rig.evaluate import EvalOptions, evaluate_url
+    from rig.progress import Display
+
+    wanted = EvalOptions(**options)
+    with Display(sys.stderr) as display:
+        text, code = _interruptible(evaluate_url(wanted, display))
+    click.echo(text)
+    sys.exit(code)
+
+
+@cli.command()
+@click.option("--prefill", multiple=True, required=True, metavar="URL", help="A prefill server; may come again.")
+@click.option("--decode", multiple=True, required=True, metavar="URL", help="A decode server; may come again.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@click.option("--mode", type=click.Choice(["pull", "push"]), default="pull", show_default=True)
+@click.option("--lenient", is_flag=True, help="Let a request through that prefill gave no kv_transfer_params for.")
+@click.option("--legs", type=PATH, help="Write one JSON line a leg to this file.")
+def proxy(**options: Any) -> None:
+    """Route requests through a prefill leg and a decode leg."""
+    from rig.proxying import serve_proxy
+
+    serve_proxy(**options)
+
+
+@cli.command()
+@click.argument("config", type=PATH, required=False)
+@DATA
+def doctor(config: Path | None, data: Path | None) -> None:
+    """Say what is installed here, what works, and what to do about the rest.
+
+    With a CONFIG: its engines and ports.
+    """
+    from rig import doctor as doctors
+
+    planned = _plan(config) if config else None
+    checks = []
+    for check in doctors.examine(planned, data):
+        checks.append(check)
+        click.echo(doctors.format_check(check))
+    sys.exit(3 if any(check.grade == "missing" for check in checks) else 0)
+
+
+def _plan(config: Path, *, cell_glob: str | None = None, gpus: int | None = None, limit: int | None = None) -> Any:
+    from rig.config import load_config
+    from rig.machine import detect_machine
+    from rig.plan import plan_sweep
+
+    return plan_sweep(load_config(config), detect_machine(), gpus=gpus, cell_glob=cell_glob, limit=limit)
+
+
+def _show(folder: Any) -> None:
+    from rig.report.table import format_table
+
+    click.echo(format_table(folder.read(), str(folder.path)))
+
+
+def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; SIGINT and SIGTERM cancel the work, which then cleans up. Raises Interrupted."""
+
+    async def main() -> T:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        return await task
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise Interrupted("interrupted; what was finished is on disk") from None
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a command; whatever the user can mend is one line on stderr and an exit code, never a traceback."""
+    try:
+        code = cli.main(args=argv, prog_name="pdrig", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        code = done.exit_code
+    except click.Abort:
+        code = Interrupted.exit_code
+    except click.ClickException as error:
+        click.echo(f"pdrig: {error.format_message()}", err=True)
+        code = UsageError.exit_code
+    except EvalError as error:
+        click.echo(f"pdrig: {error}", err=True)
+        code = UsageError.exit_code
+    except RigError as error:
+        click.echo(f"pdrig: {error}", err=True)
+        code = error.exit_code
+    except BrokenPipeError:
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,41 @@
+"""`pdrig rescore`: score stored texts again, and write what comes out beside what was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from evals.scorers import SCORERS, get_scorer
+from rig import metrics
+from rig.errors import DataError, UsageError
+from rig.judge import judge
+from rig.records import CellResult
+from rig.store import RunFolder
+
+
+def rescore_run(run: RunFolder, scorer: str | None) -> Iterator[str]:
+    """Score every cell's stored texts; yields a line a cell. Raises UsageError for an unknown scorer.
+
+    The reference answers come from the run's own judged records, so neither task data nor a server is needed.
+    """
+    if scorer is not None and scorer not in SCORERS:
+        raise UsageError(f"--scorer {scorer}: no such scorer; there are {', '.join(SCORERS)}")
+    for result in run.read().cells:
+        if result.task is not None:
+            yield rescore_cell(run, result, scorer or result.task.scorer)
+
+
+def rescore_cell(run: RunFolder, result: CellResult, scorer: str) -> str:
+    """Write `judged.<scorer>.jsonl` of one cell; returns what changed, in a line."""
+    before = {j.sample_id: j for j in run.read_judged(result.cell_id)}
+    targets = {sample: j.target_text for sample, j in before.items() if j.target_text is not None}
+    if len(targets) < len(before):
+        raise DataError(f"{run.cell(result.cell_id)}: judged.jsonl does not hold the reference answers")
+    judged = judge(run.read_requests(result.cell_id), targets, [scorer], scorer)
+    name = f"judged.{scorer}.jsonl"
+    run.write_judged(result.cell_id, judged, name)
+    new = metrics.accuracy(judged, scorer)
+    changed = sum(before[j.sample_id].outcome != j.outcome for j in judged)
+    old = result.accuracy.value if result.accuracy else None
+    values = [("-" if v is None else f"{v:.3f}") for v in (old, new.value)]
+    version = get_scorer(scorer).version
+    return f"{result.cell_id}: {scorer} v{version} gives {values[1]} (was {values[0]}), {changed} outcomes differ -> {name}"

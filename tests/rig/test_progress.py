@@ -1,0 +1,45 @@
+"""Plain lines where there is no terminal: bounded in number, and true."""
+
+from __future__ import annotations
+
+import io
+
+from rig.progress import PLAIN_INTERVAL_S, Display, Tally
+
+
+class FakeClock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_running_line_leaves_errors_out_of_accuracy() -> None:
+    tally = Tally(total=10, begun=0)
+    for outcome in ("correct", "wrong", "correct", "error"):
+        tally.add(outcome)  # type: ignore[arg-type]
+    assert tally.text(2.0) == "4/10, accuracy 0.667, 1 errors, 2.0/s, 3 s left"
+
+
+def test_nothing_scored_is_not_zero() -> None:
+    tally = Tally(total=2, begun=0)
+    assert tally.text(0.0) == "0/2, accuracy -, 0 errors"
+    tally.add("error")
+    assert "accuracy -, 1 errors" in tally.text(1.0)
+
+
+def test_plain_lines_come_at_intervals_and_at_the_end() -> None:
+    clock, stream = FakeClock(), io.StringIO()
+    with Display(stream, clock) as display:
+        display.server("decode-0", "loading", "weights")
+        display.evaluation("cell a", 3)
+        clock.now += 1
+        display.answered("correct")
+        clock.now += PLAIN_INTERVAL_S
+        display.answered("wrong")
+        display.answered("correct")
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "  decode-0: loading, weights"
+    assert lines[1].startswith("  cell a: 2/3, accuracy 0.500")
+    assert lines[2].startswith("  cell a: 3/3, accuracy 0.667")
+    assert len(lines) == 3

@@ -1,0 +1,72 @@
+"""The run folder survives a kill at any moment."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rig.errors import DataError
+from rig.records import CellResult, Judged, Reason, RunInfo, Verdict
+from rig.store import RunFolder, new_run_id, write_text
+
+
+def info(run_id: str, cells: list[str]) -> RunInfo:
+    return RunInfo(
+        run_id=run_id, name="x", config_file="x.yaml", config_text="name: x",
+        resolved={"cells": [{"id": c} for c in cells]},
+        started="2026-01-31T00:00:00Z", ended=None, argv=["pdrig"], versions={}, host={}, git=None,
+    )  # fmt: skip
+
+
+def result(cell_id: str) -> CellResult:
+    verdict = Verdict("pass", (Reason("accuracy", "no worse"),))
+    return CellResult(cell_id, {"tp": 1}, "pd", "d", "ok", verdict=verdict)
+
+
+def test_a_run_reads_back_as_it_was_written_in_the_order_of_the_plan(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "my sweep")
+    folder.write_info(info(folder.path.name, ["b", "a"]))
+    for cell_id in ("a", "b"):
+        folder.write_cell(result(cell_id))
+    run = RunFolder.open(folder.path).read()
+    assert run.cells == (result("b"), result("a"))
+    assert run.info.run_id == folder.path.name
+
+
+def test_judged_records_read_back(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    judged = [Judged("r1", "s1", "strict", "18", "18", "correct", ("lease",), {"strict": "correct"})]
+    folder.write_judged("c", judged)
+    assert folder.read_judged("c") == judged
+
+
+def test_two_runs_in_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
+    assert RunFolder.create(tmp_path, "x").path != RunFolder.create(tmp_path, "x").path
+
+
+def test_run_ids_sort_by_time_and_are_safe_as_names() -> None:
+    early = new_run_id("a/b c", datetime(2026, 1, 31, 9, tzinfo=UTC))
+    assert early == "20260131-090000-a_b_c"
+    assert early < new_run_id("a", datetime(2026, 1, 31, 10, tzinfo=UTC))
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"not a run folder \(it has no run.json\)"):
+        RunFolder.open(tmp_path)
+
+
+def test_a_cell_of_another_schema_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    write_text(folder.cell("a") / "cell.json", '{"cell_id": "a"}')
+    with pytest.raises(DataError, match="written by another version of the rig") as error:
+        folder.read_cell("a")
+    assert "\n" not in str(error.value)
+
+
+def test_a_replaced_file_leaves_no_half_behind(tmp_path: Path) -> None:
+    write_text(tmp_path / "x", "one")
+    write_text(tmp_path / "x", "two")
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_text() == "two"
