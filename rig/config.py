@@ -1,0 +1,78 @@
+"""A sweep file, read and checked: `load_config` is the only way in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rig.config_errors import config_error, validate
+from rig.config_matrix import Axis, Cell, complete, expand, read_axes, unknown_name
+from rig.config_models import EngineConfig, ModelConfig, SweepFile
+from rig.errors import ConfigError
+from rig.yaml_source import KeyPath, YamlSource, parse_yaml, read_yaml
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked sweep: `cells` are complete and in order, `exclude` not yet applied (it matches labels).
+
+    Paths in `sweep.models` and `sweep.engines` are absolute: relative ones are taken from the file's folder.
+    """
+
+    source: YamlSource
+    sweep: SweepFile
+    axes: tuple[Axis, ...]
+    cells: tuple[Cell, ...]
+
+    @property
+    def file(self) -> str:
+        return self.source.file
+
+    def error(self, path: KeyPath, problem: str) -> ConfigError:
+        """An error at a place of the file, with its line."""
+        return config_error(self.source, path, problem)
+
+
+def load_config(path: str | Path) -> Config:
+    """Read a sweep file. Raises ConfigError, one line with file, key, what was expected and what was found."""
+    return _checked(read_yaml(path), Path(path).resolve().parent)
+
+
+def parse_config(text: str, file: str, folder: Path) -> Config:
+    """The same from text; `folder` is what relative paths are taken from."""
+    return _checked(parse_yaml(text, file), folder)
+
+
+def _checked(source: YamlSource, folder: Path) -> Config:
+    sweep = validate(SweepFile, source.data, source)
+    sweep = sweep.model_copy(
+        update={
+            "models": {name: _model(model, folder) for name, model in sweep.models.items()},
+            "engines": {name: _engine(engine, folder) for name, engine in sweep.engines.items()},
+        }
+    )
+    for i, baseline in enumerate(sweep.baseline):
+        engine = baseline.monolithic.engine if baseline.monolithic else None
+        if engine is not None and engine not in sweep.engines:
+            listed: Iterable[Any] = (i,) if isinstance(source.data.get("baseline"), list) else ()
+            at: KeyPath = ("baseline", *listed, "monolithic", "engine")
+            raise unknown_name(source, at, "engine", engine, dict(sweep.engines))
+    axes = read_axes(sweep, source)
+    cells = tuple(complete(cell, sweep, source) for cell in expand(sweep, axes, source))
+    return Config(source, sweep, axes, cells)
+
+
+def _absolute(path: str, folder: Path) -> str:
+    # Links are kept: an environment works only under the path that it was made with.
+    return os.path.normpath(folder / Path(path).expanduser())
+
+
+def _model(model: ModelConfig, folder: Path) -> ModelConfig:
+    return model if model.path is None else model.model_copy(update={"path": _absolute(model.path, folder)})
+
+
+def _engine(engine: EngineConfig, folder: Path) -> EngineConfig:
+    return engine if engine.venv is None else engine.model_copy(update={"venv": _absolute(engine.venv, folder)})
