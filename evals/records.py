@@ -57,7 +57,10 @@ class RequestError:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestRecord:
-    """One request and its answer. Times are monotonic seconds from the cell's start; absent is None."""
+    """One request and its answer. Times are monotonic seconds from the cell's start; absent is None.
+
+    `itl_ms` are the gaps between the arrivals of chunks with text, in ms, when streamed.
+    """
 
     kind: Kind
     sample_id: str
@@ -69,7 +72,6 @@ class RequestRecord:
     pass_: int = 0
     repeat: int = 0
     t_first_token: float | None = None
-    gaps: tuple[float, ...] | None = None  # seconds between one chunk with text and the next, when streamed
     http_status: int | None = None
     finish_reason: str | None = None
     text: str | None = None
@@ -79,6 +81,7 @@ class RequestRecord:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    itl_ms: tuple[float, ...] | None = None
     error: RequestError | None = None
     attempts: int = 1
     schema: int = SCHEMA
@@ -95,6 +98,6 @@ class RequestRecord:
         fields = dict(data)
         fields["pass_"] = fields.pop("pass")
         fields["error"] = RequestError.from_json(fields["error"]) if fields["error"] else None
-        for name in ("token_ids", "logprobs", "gaps"):
+        for name in ("token_ids", "logprobs", "itl_ms"):
             fields[name] = tuple(fields[name]) if fields.get(name) is not None else None
         return cls(**fields)
