@@ -134,7 +134,7 @@ def _excess_events(
         if p <= result.gates.alpha:
             text = (
                 f"{count} {what} over {_questions(mine)}, {theirs} over {total} on {name}: more than chance "
-                f"explains (one-sided p = {_p(p)}, level {result.gates.alpha:g})."
+                f"explains (one-sided {_p(p)}, level {result.gates.alpha:g})."
             )
             return [Reason("transfer", text, source)], True
     beside = ", ".join(f"{k} on {name}" for name, k in reference.items())
@@ -159,7 +159,7 @@ def errors(result: CellResult, baselines: Mapping[str, CellResult]) -> Found:
         theirs, base_total = _failed(base.counts), _asked(base.counts)
         p = stats.fisher_excess(mine, total, theirs, base_total)
         beside = f"{here}, {theirs} of {base_total} on {name}"
-        shown = f"one-sided Fisher exact p = {_p(p)}, level {result.gates.alpha:g}"
+        shown = f"one-sided Fisher exact {_p(p)}, level {result.gates.alpha:g}"
         if p <= result.gates.alpha:
             text = f"{beside}: more than chance explains ({shown})."
             return Found("regression", (Reason("errors", text, "requests.jsonl"),))
@@ -178,7 +178,7 @@ def accuracy(result: CellResult, comparison: Comparison) -> Found:
     if c.p_value <= gates.alpha:
         text = (
             f"Accuracy is worse than on {c.baseline}. {facts} So many more losses than gains are not chance "
-            f"(one-sided exact McNemar p = {_p(c.p_value)}, level {gates.alpha:g})."
+            f"(one-sided exact McNemar {_p(c.p_value)}, level {gates.alpha:g})."
         )
         return Found("regression", (Reason("accuracy", text, "judged.jsonl"),))
     if c.upper_drop >= gates.max_accuracy_drop:
@@ -189,8 +189,8 @@ def accuracy(result: CellResult, comparison: Comparison) -> Found:
         )
         text = (
             f"Accuracy is not decided against {c.baseline}. {facts} The true drop may be as large as "
-            f"{_bound(c.upper_drop, margin)} ({confidence} confidence), above the margin of {margin}, and no drop is shown "
-            f"either (one-sided exact McNemar p = {_p(c.p_value)}, level {gates.alpha:g}). {more}"
+            f"{_bound(c.upper_drop, margin)} ({confidence} confidence), above the margin of {margin}, and no drop is "
+            f"shown either (one-sided exact McNemar {_p(c.p_value)}, level {gates.alpha:g}). {more}"
         )
         return Found("inconclusive", (Reason("accuracy", text, "judged.jsonl"),))
     bound = (
@@ -202,11 +202,11 @@ def accuracy(result: CellResult, comparison: Comparison) -> Found:
     if gain <= gates.alpha:
         text = (
             f"Accuracy is better than on {c.baseline}. {facts} So many more gains than losses are not chance "
-            f"(one-sided exact McNemar p = {_p(gain)}, level {gates.alpha:g}); {bound} ({confidence} confidence)."
+            f"(one-sided exact McNemar {_p(gain)}, level {gates.alpha:g}); {bound} ({confidence} confidence)."
         )
         return Found("improved", (Reason("accuracy", text, "judged.jsonl"),))
     text = (
-        f"Accuracy is no worse than on {c.baseline} by the margin of {margin} or more. {facts} With {confidence} "
+        f"Accuracy is shown not to be worse than on {c.baseline} by {margin}, the margin. {facts} With {confidence} "
         f"confidence {bound}.{_sensitivity(c)}"
     )
     return Found("pass", (Reason("accuracy", text, "judged.jsonl"),))
@@ -218,9 +218,10 @@ def _facts(result: CellResult, c: Comparison) -> str:
         change += f", 95 % interval {100 * c.ci95[0]:+.2f} to {100 * c.ci95[1]:+.2f}"
     left_out = _asked(result.counts) - c.n
     beside = f"; {left_out} more left out, as one side has no usable answer" if left_out > 0 else ""
+    agreement = "" if c.output_agreement is None else f" {100 * c.output_agreement:.1f} % of the texts are equal."
     return (
         f"Of {_questions(c.n)} answered on both sides, {c.b} {'was' if c.b == 1 else 'were'} right only there and "
-        f"{c.c} only here ({change}{beside})."
+        f"{c.c} only here ({change}{beside}).{agreement}"
     )
 
 
@@ -264,7 +265,7 @@ def _bound(share: float, margin: str) -> str:
 
 
 def _p(p: float) -> str:
-    return f"{p:.2g}" if p >= 0.0001 else "below 0.0001"
+    return f"p = {p:.2g}" if p >= 0.0001 else "p < 0.0001"
 
 
 def _sentence(text: str) -> str:

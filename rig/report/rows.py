@@ -1,0 +1,159 @@
+"""The facts of each cell as short texts, the same for every report; pure. A missing value is `-`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rig.records import CellResult, Comparison, Counts, Percentiles, Reason, RunResult
+from rig.verdict import state_name
+
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its heading and a text a cell. `about` is the formula it is explained by, if it has one."""
+
+    title: str
+    texts: tuple[str, ...]
+    about: str | None = None
+
+
+def varying_labels(cells: Sequence[CellResult]) -> tuple[str, ...]:
+    """Names of the labels that tell the cells apart, in the order in which they first appear."""
+    names = dict.fromkeys(name for cell in cells for name in cell.labels)
+    return tuple(n for n in names if len({json.dumps(c.labels.get(n), sort_keys=True) for c in cells}) > 1)
+
+
+def constant_labels(cells: Sequence[CellResult]) -> dict[str, str]:
+    """Labels that all cells share, as texts."""
+    names = dict.fromkeys(name for cell in cells for name in cell.labels)
+    varying = set(varying_labels(cells))
+    return {n: label_text(cells[0].labels[n]) for n in names if n not in varying and cells[0].labels[n] is not None}
+
+
+def label_text(value: Any) -> str:
+    """A label as people write it: on, off, JSON for what is nested."""
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
+    return " ".join(text.split())
+
+
+def label_columns(cells: Sequence[CellResult]) -> list[Column]:
+    """What tells the cells apart; their ids where labels do not."""
+    columns = [
+        Column(name.replace("_", "\n"), tuple(label_text(cell.labels.get(name)) for cell in cells))
+        for name in varying_labels(cells)
+    ]
+    if len({cell.kind for cell in cells}) > 1:
+        columns.insert(0, Column("served", tuple("whole" if c.kind == "monolithic" else "P/D" for c in cells)))
+    rows = list(zip(*(column.texts for column in columns), strict=True))
+    if len(set(rows)) < len(cells):
+        columns.insert(0, Column("cell", tuple(cell.cell_id for cell in cells)))
+    return columns
+
+
+def answer_columns(cells: Sequence[CellResult]) -> list[Column]:
+    """How right the answers are."""
+    return [
+        Column("accuracy\n[95 %]", tuple(accuracy_text(c) for c in cells), "accuracy"),
+        Column("invalid", tuple(invalid_text(c.counts) for c in cells), "invalid"),
+        Column("errors", tuple(errors_text(c.counts) for c in cells), "errors"),
+    ]
+
+
+def speed_columns(cells: Sequence[CellResult]) -> list[Column]:
+    """How fast they came."""
+    rates = [c.throughput for c in cells]
+    return [
+        Column("requests\n/s", tuple(number(t.requests_per_s if t else None) for t in rates), "requests/s"),
+        Column(
+            "output\ntokens/s", tuple(number(t.output_tokens_per_s if t else None) for t in rates), "output tokens/s"
+        ),
+        Column("TTFT ms\np50/p99", tuple(p50_p99(c.latency_ms.get("ttft")) for c in cells), "TTFT"),
+        Column("TPOT ms\np50/p99", tuple(p50_p99(c.latency_ms.get("tpot")) for c in cells), "TPOT"),
+    ]
+
+
+def verdict_columns(cells: Sequence[CellResult]) -> list[Column]:
+    """How each cell stands to its baselines, one line each, and its verdict."""
+    changes = tuple("\n".join(change_text(x) for x in c.comparisons) or MISSING for c in cells)
+    return [
+        Column("change, points\n[95 %]", changes, "change"),
+        Column("verdict", tuple(state_name(c) for c in cells)),
+    ]
+
+
+def accuracy_text(cell: CellResult) -> str:
+    a = cell.accuracy
+    if a is None or a.value is None:
+        return MISSING
+    return f"{a.value:.3f}" + (f" [{a.ci95[0]:.3f}, {a.ci95[1]:.3f}]" if a.ci95 else "")
+
+
+def invalid_text(counts: Counts | None) -> str:
+    if counts is None:
+        return MISSING
+    total = counts.unparsed + counts.truncated
+    return f"{total} ({counts.unparsed}+{counts.truncated})" if total else "0"
+
+
+def errors_text(counts: Counts | None) -> str:
+    return MISSING if counts is None else str(sum(counts.error.values()))
+
+
+def change_text(comparison: Comparison) -> str:
+    """Change of accuracy in points with its interval; a drop is negative."""
+    if comparison.delta is None:
+        return MISSING
+    text = f"{100 * comparison.delta:+.2f}"
+    if comparison.ci95:
+        text += f" [{100 * comparison.ci95[0]:+.2f}, {100 * comparison.ci95[1]:+.2f}]"
+    return text
+
+
+def p50_p99(p: Percentiles | None) -> str:
+    return MISSING if p is None else f"{number(p.p50)}/{number(p.p99)}"
+
+
+def number(value: float | None) -> str:
+    """Three significant digits or so: enough to compare, short enough to read."""
+    if value is None:
+        return MISSING
+    size = abs(value)
+    return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def scorers_text(cell: CellResult) -> str | None:
+    """Accuracy by every scorer, the deciding one first; None where nothing was scored."""
+    a = cell.accuracy
+    if a is None or a.value is None:
+        return None
+    others = [f"{n} {MISSING if v is None else f'{v:.3f}'}" for n, v in a.by_scorer.items() if n != a.scorer]
+    return ", ".join([f"{a.scorer} {a.value:.3f} (decides)", *others])
+
+
+def reason_text(reason: Reason) -> str:
+    """Channel, sentence, and where it can be looked up."""
+    return f"{reason.channel}: {reason.text}" + (f" [{reason.evidence}]" if reason.evidence else "")
+
+
+def flat(reference: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A reference row, whatever its keys, as texts under dotted names."""
+    texts: dict[str, str] = {}
+    for key, value in reference.items():
+        name = f"{prefix}{key}"
+        texts |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: label_text(value)}
+    return texts
+
+
+def heading(run: RunResult) -> str:
+    """Name of the sweep, when and from which file."""
+    ended = f" to {run.info.ended}" if run.info.ended else ", not finished"
+    return f"{run.info.name} ({run.info.config_file}), {run.info.started}{ended}"
