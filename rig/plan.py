@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -15,10 +14,10 @@ from rig.plan_attach import attached_monolithic, attached_pd
 from rig.plan_axes import check_axes
 from rig.plan_baselines import attached_labels, find_cell, plan_monolithic
 from rig.plan_labels import (
-    OF_THE_TASK,
     Labels,
+    cell_ids,
+    deployment_ids,
     extra_axes,
-    make_ids,
     matches,
     names_that_vary,
     pd_labels,
@@ -82,10 +81,11 @@ class _Planner:
         if order is None:
             raise self.config.error(("baseline",), "the cells are baselines of one another in a circle; break it")
         available = self.gpus(gpus)
+        most = max(sum(d.gpus_needed for d in e.drafts if d.server.host is None) for e in chosen.values())
         deployments: dict[str, DeploymentPlan] = {}
         for entry in (chosen[i] for i in order):
             if entry.deployment.id not in deployments:
-                servers = assign_gpus(self.config, entry.drafts, available)
+                servers = assign_gpus(self.config, entry.drafts, available, most)
                 deployments[entry.deployment.id] = replace(entry.deployment, servers=servers)
                 self.note_remote(deployments[entry.deployment.id])
         if limit is not None:
@@ -111,10 +111,10 @@ class _Planner:
                 raise self.config.error(at, f"two cells would have one id, both with {wanted}; drop one")
             seen[key] = cell
         varying = names_that_vary([labels for _, labels in cells])
-        ids = make_ids("pd", [labels for _, labels in cells], varying)
-        deployment_ids = self.deployment_ids("pd", [labels for _, labels in cells], varying)
+        ids = cell_ids("pd", [labels for _, labels in cells], varying)
+        running = deployment_ids("pd", [labels for _, labels in cells], varying)
         entries = []
-        for (cell, labels), cell_id, deployment_id in zip(cells, ids, deployment_ids, strict=True):
+        for (cell, labels), cell_id, deployment_id in zip(cells, ids, running, strict=True):
             deployment, drafts = self.pd_deployment(cell, deployment_id)
             entries.append(_Entry("pd", cell, labels, deployment, drafts, cell_id))
         check_axes(self.config, [(e.cell, self.signature(e)) for e in entries])
@@ -134,14 +134,6 @@ class _Planner:
         if not cells:
             raise self.config.error(("exclude",), "no cell is left")
         return cells
-
-    def deployment_ids(self, kind: Kind, labels: Sequence[Labels], varying: Sequence[str]) -> list[str]:
-        """One id for equal deployments: from the labels that say what runs."""
-        running = [{n: v for n, v in one.items() if n not in OF_THE_TASK} for one in labels]
-        distinct = {compact_json(sorted(one.items())): one for one in running}
-        named = make_ids(kind, list(distinct.values()), [n for n in varying if n not in OF_THE_TASK])
-        by_key = dict(zip(distinct, named, strict=True))
-        return [by_key[compact_json(sorted(one.items()))] for one in running]
 
     def pd_deployment(self, cell: Cell, deployment_id: str) -> tuple[DeploymentPlan, list[Draft]]:
         model = self.config.sweep.models[cell.settings.model]
@@ -205,9 +197,9 @@ class _Planner:
                         )
         labels = [entry.labels for entry in needed.values()]
         varying = names_that_vary([*ids.values(), *labels])
-        cell_ids = make_ids("monolithic", labels, varying)
-        deployment_ids = self.deployment_ids("monolithic", labels, varying)
-        for (key, made), cell_id, deployment_id in zip(needed.items(), cell_ids, deployment_ids, strict=True):
+        names = cell_ids("monolithic", labels, varying)
+        running = deployment_ids("monolithic", labels, varying)
+        for (key, made), cell_id, deployment_id in zip(needed.items(), names, running, strict=True):
             made.id, made.deployment = cell_id, replace(made.deployment, id=deployment_id)
             for user in users[key]:
                 user.baselines.append(cell_id)

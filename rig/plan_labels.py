@@ -121,13 +121,25 @@ def digest(labels: Mapping[str, Any], length: int = 4) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
-def make_ids(kind: str, labels: Sequence[Labels], varying: Sequence[str]) -> list[str]:
+def cell_ids(kind: str, labels: Sequence[Labels], varying: Sequence[str]) -> list[str]:
     """One id for each of these different labels; the hash is longer where two would share a short one."""
     ids = [f"{readable(kind, one, varying)}-{digest(one)}" for one in labels]
     return [
         i if ids.count(i) == 1 else f"{readable(kind, one, varying)}-{digest(one, 16)}"
         for one, i in zip(labels, ids, strict=True)
     ]
+
+
+def deployment_ids(kind: str, labels: Sequence[Labels], varying: Sequence[str]) -> list[str]:
+    """One id for equal deployments, from the labels that say what runs; a hash only where it is needed."""
+    running = [{n: v for n, v in one.items() if n not in OF_THE_TASK} for one in labels]
+    distinct = {compact_json(sorted(one.items())): one for one in running}
+    names = [readable(kind, one, [n for n in varying if n not in OF_THE_TASK]) for one in distinct.values()]
+    by_key = {
+        key: name if names.count(name) == 1 else f"{name}-{digest(one, 16)}"
+        for (key, one), name in zip(distinct.items(), names, strict=True)
+    }
+    return [by_key[compact_json(sorted(one.items()))] for one in running]
 
 
 def same_value(label: Any, wanted: Any) -> bool:

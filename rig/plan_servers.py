@@ -193,8 +193,10 @@ def plan_proxy(cell: Cell, machine: Machine, prefill: Sequence[str], decode: Seq
     return ProxyPlan(tuple(argv), proxy.port, local_url(proxy.host, proxy.port))
 
 
-def assign_gpus(config: Config, drafts: Sequence[Draft], gpus: tuple[str, ...]) -> tuple[ServerPlan, ...]:
+def assign_gpus(config: Config, drafts: Sequence[Draft], gpus: tuple[str, ...], most: int) -> tuple[ServerPlan, ...]:
     """The servers with their GPUs, in order and without overlap. `gpus` are this machine's ids.
+
+    `most` is what the largest deployment of the plan needs here, for the advice.
 
     Raises ConfigError when there are too few, with what to do.
     """
@@ -205,7 +207,7 @@ def assign_gpus(config: Config, drafts: Sequence[Draft], gpus: tuple[str, ...]) 
         there = [d for d in drafts if d.server.host == host_name]
         needed, have = sum(d.gpus_needed for d in there), len(pools[host_name])
         if needed > have:
-            raise config.error(there[-1].tp_key, _too_few(there, needed, have, host_name))
+            raise config.error(there[-1].tp_key, _too_few(there, needed, have, host_name, most))
     servers = []
     for draft in drafts:
         pool = pools[draft.server.host]
@@ -215,9 +217,9 @@ def assign_gpus(config: Config, drafts: Sequence[Draft], gpus: tuple[str, ...]) 
     return tuple(servers)
 
 
-def _too_few(drafts: Sequence[Draft], needed: int, have: int, host: str | None) -> str:
+def _too_few(drafts: Sequence[Draft], needed: int, have: int, host: str | None, most: int) -> str:
     parts = " + ".join(f"{d.server.name} {d.gpus_needed}" for d in drafts)
     if host is not None:
         return f"{needed} GPUs needed on {host} ({parts}), {have} there by `hosts`; raise its `gpus` or lower `tp`"
     have_text = f"{have} here" if have else "none here"
-    return f"{needed} GPUs needed ({parts}), {have_text}; pick cells that fit with --cell, or plan with --gpus {needed}"
+    return f"{needed} GPUs needed ({parts}), {have_text}; pick cells that fit with --cell, or plan with --gpus {most}"

@@ -57,10 +57,13 @@ class YamlSource:
 
 
 def dotted(path: KeyPath) -> str:
-    """A path as people write it: `include[0].decode.tp`."""
+    """A path as people write it: `include[0].decode.tp`; a key with a comma in it is quoted."""
     text = ""
     for key in path:
-        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
+        if isinstance(key, int):
+            text += f"[{key}]"
+        else:
+            text += ("." if text else "") + (f'"{key}"' if "," in key else key)
     return text
 
 

@@ -1,0 +1,112 @@
+"""A plan as text: a table for people, JSON for programs, a script to run by hand. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rig.errors import UsageError
+from rig.plan_sh import format_sh
+from rig.planned import CellPlan, DeploymentPlan, ServerPlan, SweepPlan
+from rig.secrets import masked
+
+FORMATS = ("table", "json", "sh")
+
+
+def format_plan(plan: SweepPlan, form: str) -> str:
+    """`form` is one of FORMATS; values of secret variables are masked. Raises UsageError for another one."""
+    if form == "table":
+        return _table(plan)
+    if form == "json":
+        return _json(plan)
+    if form == "sh":
+        return format_sh(plan)
+    raise UsageError(f"no plan format {form!r}; there are {', '.join(FORMATS)}")
+
+
+def _json(plan: SweepPlan) -> str:
+    data = dataclasses.asdict(plan)
+    for deployment in data["deployments"]:
+        for server in deployment["servers"]:
+            server["env"] = masked(server["env"])
+    return json.dumps(data, indent=2, ensure_ascii=False)
+
+
+def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "-" if value is None else str(value)
+
+
+def _cell_row(cell: CellPlan, extras: Sequence[str]) -> list[str]:
+    task, labels = cell.task, cell.labels
+    questions = "all" if task.limit is None else str(task.limit)
+    baseline = ", ".join(cell.baselines) or ("none" if cell.kind == "pd" else "-")
+    named = ("prefill_tp", "decode_tp", "async_scheduling", "connector")
+    head = [cell.id, "PD" if cell.kind == "pd" else "monolithic", *(_shown(labels[name]) for name in named)]
+    tail = [task.label, questions, f"{task.concurrency}{'' if task.stream else ' unstreamed'}", baseline]
+    return [*head, *(_shown(labels[name]) for name in extras), *tail, "xfail" if cell.xfail else ""]
+
+
+_COMMON = {
+    *("model", "engine", "prefill_tp", "decode_tp", "prefill_instances", "decode_instances"),
+    *("async_scheduling", "connector", "task", "concurrency"),
+}
+
+
+def _table(plan: SweepPlan) -> str:
+    lines = [f"{plan.name}: {len(plan.cells)} cells, {len(plan.deployments)} launches ({plan.config_file})", ""]
+    extras = [name for name in (plan.cells[0].labels if plan.cells else ()) if name not in _COMMON]
+    header = ["cell", "kind", "prefill TP", "decode TP", "async", "connector", *extras]
+    header += ["task", "questions", "concurrency", "baseline", ""]
+    lines += _columns(header, [_cell_row(cell, extras) for cell in plan.cells])
+    for cell in plan.cells:
+        if cell.xfail:
+            issue = f" ({cell.xfail.issue})" if cell.xfail.issue else ""
+            lines += [f"  {cell.id} is expected to fail: {cell.xfail.reason}{issue}"]
+    if plan.cells:
+        gates = plan.cells[0].gates
+        lines += ["", f"gates: accuracy may drop by less than {gates.max_accuracy_drop:g}, at level {gates.alpha:g}"]
+    for deployment in plan.deployments:
+        lines += ["", *_deployment(deployment)]
+    if plan.notes:
+        lines += ["", "notes:", *(f"  {note}" for note in plan.notes)]
+    return "\n".join(lines)
+
+
+def _deployment(deployment: DeploymentPlan) -> Iterable[str]:
+    connector = f", {deployment.connector}" if deployment.connector else ""
+    limits = dataclasses.asdict(deployment.limits)
+    yield f"{deployment.id}  ({deployment.kind}{connector}, launcher {deployment.launcher})"
+    yield "  limits: " + ", ".join(f"{name} {value:g}" for name, value in limits.items())
+    for server in deployment.servers:
+        yield f"  {server.name}: {_where(server)}"
+        for name, value in masked(server.env).items():
+            yield f"    {name}={shlex.quote(value)}"
+        yield f"    {shlex.join(server.argv)}"
+    for attached in deployment.attached:
+        log = f", log {attached.log}" if attached.log else ""
+        yield f"  {attached.name}: runs already at {attached.url}, metrics {attached.metrics_url}{log}"
+    if deployment.proxy is not None:
+        yield f"  proxy: {deployment.proxy.url}"
+        yield f"    {shlex.join(deployment.proxy.argv)}" if deployment.proxy.argv else "    runs already"
+
+
+def _where(server: ServerPlan) -> str:
+    parts = [server.url]
+    if server.gpus:
+        parts.append(f"GPU {','.join(server.gpus)}")
+    if server.side_channel_ports:
+        first, last = server.side_channel_ports[0], server.side_channel_ports[-1]
+        parts.append(f"side channel {first}" if first == last else f"side channels {first} to {last}")
+    if server.host is not None:
+        parts.append(f"to be started on {server.host}")
+    return ", ".join(parts)
