@@ -8,9 +8,10 @@ from pathlib import Path
 from rig.deploy import attach, local
 from rig.deploy.deployment import Deployment, Running
 from rig.deploy.events import Event, Phase
+from rig.deploy.local import require_startable
 from rig.planned import DeploymentPlan
 
-__all__ = ["Deployment", "Event", "Phase", "Running", "launch"]
+__all__ = ["Deployment", "Event", "Phase", "Running", "launch", "require_startable"]
 
 
 async def launch(plan: DeploymentPlan, folder: Path, on_event: Callable[[Event], None]) -> Deployment:

@@ -55,9 +55,10 @@ class Member(Protocol):
 
 
 def describe(member: Member, failure: Failure, when: str = "") -> str:
-    """`decode-0 ended with exit code 1 before it was ready: OSError: ... (log: PATH)`."""
+    """`decode-0 ended with exit code 1 before it was ready: OSError: ... (log: PATH)`, one line."""
     parts = f"{member.name} {failure.what}{f' {when}' if when else ''}"
-    line = f": {failure.line}" if failure.line else ""
+    link = ": " if failure.is_cause else "; its log ends with: "
+    line = f"{link}{failure.line}" if failure.line else ""
     log = f" (log: {member.log})" if member.log else ""
     return f"{parts}{line}{log}"
 

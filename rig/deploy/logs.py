@@ -116,11 +116,11 @@ def progress(line: str) -> str | None:
 
 
 def decisive_line(text: str) -> str | None:
-    """The line of a failed server's log that names the cause; None for an empty log.
+    """The line of a failed server's log that names the cause; None if no line tells of a failure.
 
     The root of the first chain of tracebacks at or after the engine's first word of failure; without such a
     word the last chain, or a later bare error (of a shell, argparse, the C++ runtime); else the last line of
-    level ERROR; else the last line.
+    level ERROR.
     """
     lines = _lines(text)
     stories = _tracebacks(lines)
@@ -142,8 +142,7 @@ def decisive_line(text: str) -> str | None:
     if loud:
         return loud[-1].chain[0][:LINE_CHARS]
     errors = [body for _, level, body in lines if level in ("ERROR", "CRITICAL") and body.strip()]
-    last = errors or [body for _, _, body in lines if body.strip()]
-    return last[-1].strip()[:LINE_CHARS] if last else None
+    return errors[-1].strip()[:LINE_CHARS] if errors else None
 
 
 def _is_cause(body: str) -> bool:

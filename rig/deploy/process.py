@@ -29,10 +29,14 @@ ENGINE_NAME = "VLLM::"
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a process is of no more use: `what` happened, and the log's decisive line."""
+    """Why a process is of no more use: `what` happened, and the log's decisive line.
+
+    Where no line tells of a failure, `line` is the last one and `is_cause` is false.
+    """
 
     what: str
     line: str | None
+    is_cause: bool = True
 
 
 class GuardedProcess:
@@ -118,12 +122,6 @@ class GuardedProcess:
         self._kill_remembered()
         return tuple(f"{self.name}: {left}" for left in await self._leftovers())
 
-    def failure_text(self) -> str | None:
-        """The decisive line of the log as it stands."""
-        while self._read():
-            pass
-        return decisive_line(self._tail.text())
-
     def last_line(self) -> str | None:
         """The last thing the log says: where a server hangs."""
         while self._read():
@@ -153,12 +151,12 @@ class GuardedProcess:
             if self._has_engine and not self.failed.done():
                 if any(engine_dead(line) for line in lines):
                     await self._wait_quiet()
-                    self._fail("its engine died while the server lives on")
+                    self._fail("lost its engine")
                 elif time.monotonic() >= next_look:
                     next_look = time.monotonic() + TREE_POLL_S
                     if (gone := self._lost_engine()) is not None:
                         await self._wait_quiet()
-                        self._fail(f"its engine process {gone} is gone while the server lives on")
+                        self._fail(f"lost its engine process {gone}")
             await asyncio.sleep(LOG_POLL_S)
 
     def _read(self) -> list[str]:
@@ -180,7 +178,9 @@ class GuardedProcess:
 
     def _fail(self, what: str) -> None:
         if not self._stopping and not self.failed.done():
-            self.failed.set_result(Failure(what, self.failure_text()))
+            last = self.last_line()
+            cause = decisive_line(self._tail.text())
+            self.failed.set_result(Failure(what, cause or last, is_cause=cause is not None))
 
     def _remember(self) -> None:
         """Keeps the tree with start times, so that it can be found if the guard is lost."""

@@ -33,6 +33,7 @@ MAX_PAIRS = 64
 BODY_CHARS = 300
 PREFILL_HEADER = "x-pdrig-prefill"
 DECODE_HEADER = "x-pdrig-decode"
+LENIENT_HEADER = "x-pdrig-lenient"
 
 
 Health = Literal["well", "sick", "busy", "refused"]
@@ -96,12 +97,13 @@ async def check_metrics(http: httpx.AsyncClient, name: str, url: str) -> None:
 async def check_pairs(
     http: httpx.AsyncClient, url: str, model: str, prefills: int, decodes: int, limit_s: float
 ) -> None:
-    """One hand-off for each pair that round robin can reach, at most MAX_PAIRS, one after the other.
+    """As many hand-offs as there are pairs, at most MAX_PAIRS, one after the other: the proxy's round robin
+    brings each prefill instance together with each decode instance.
 
     `url` is the proxy's; `limit_s` bounds each request. Raises NotUsable (NoAnswer) if an answer is not a 200
     with usable tokens that names both instances, or if an instance never had its turn.
     """
-    pairs = min(math.lcm(prefills, decodes), MAX_PAIRS)
+    pairs = min(prefills * decodes, MAX_PAIRS)
     seen: dict[str, set[str]] = {PREFILL_HEADER: set(), DECODE_HEADER: set()}
     for number in range(pairs):
         try:
@@ -113,6 +115,8 @@ async def check_pairs(
             if not response.headers.get(header):
                 raise NotUsable(f"the proxy at {url} answered 200 without {header}: no hand-off took place", "proxy")
             instances.add(response.headers[header])
+        if response.headers.get(LENIENT_HEADER):
+            raise NotUsable(f"no hand-off took place: prefill gave no kv_transfer_params ({LENIENT_HEADER})", "proxy")
         pair = f"{response.headers[PREFILL_HEADER]} to {response.headers[DECODE_HEADER]}"
         problem = _problem(_json(response, "proxy"))
         if problem and not problem.startswith(_ONLY_SPECIAL):

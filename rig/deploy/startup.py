@@ -91,15 +91,14 @@ class Startup:
 
     async def bring_up_proxy(self, plan: ProxyPlan) -> None:
         """Starts the proxy with its legs file, and checks a hand-off for each pair that it forms."""
-        limit_s = self.plan.limits.check_s
         argv = (*plan.argv, "--legs", str(self.folder / LEGS_FILE))
         process = await self.guarded(PROXY, argv, dict(os.environ), has_engine=False)
         env = self.plan.servers[0].env if self.plan.servers else None
         async with ready.client(env) as http:
-            await self.until_failed(self._proxy_up(http, process, plan, limit_s))
+            await self.until_failed(self._proxy_up(http, process, plan))
             self.record.process(PROXY, ready_unix=time.time())
             if self.plan.kind == "pd":
-                await self._check_pairs(http, plan.url, limit_s)
+                await self._check_pairs(http, plan.url)
         self.say(PROXY, "ready", plan.url)
 
     async def launch(self, servers: Callable[[], Awaitable[tuple[Running, ...]]]) -> Deployment:
@@ -115,9 +114,8 @@ class Startup:
         legs = self.folder / LEGS_FILE if self.plan.proxy is not None else None
         return Deployment(self.plan, running, self.members, self.memory, self.record, legs, self.on_event)
 
-    async def _proxy_up(
-        self, http: httpx.AsyncClient, process: GuardedProcess, plan: ProxyPlan, limit_s: float
-    ) -> None:
+    async def _proxy_up(self, http: httpx.AsyncClient, process: GuardedProcess, plan: ProxyPlan) -> None:
+        limit_s = self.plan.limits.check_s
         try:
             async with asyncio.timeout(limit_s):
                 await ready.wait_healthy(http, plan.url)
@@ -125,12 +123,13 @@ class Startup:
             raise StartTimeout(f"the proxy did not answer at {plan.url} within {limit_s:g} s", PROXY) from None
         refuse_stranger(process, plan.port)
 
-    async def _check_pairs(self, http: httpx.AsyncClient, url: str, limit_s: float) -> None:
+    async def _check_pairs(self, http: httpx.AsyncClient, url: str) -> None:
         roles = [server.role for server in self.plan.servers] + [server.role for server in self.plan.attached]
         for member in self.members:
             self.stage[member.name] = "checking"
         self.on_event(Event("pair", "checking", "a hand-off for each pair of instances"))
         prefills, decodes = roles.count("prefill"), roles.count("decode")
+        limit_s = self.plan.limits.check_s
         await self.until_failed(ready.check_pairs(http, url, self.plan.model, prefills, decodes, limit_s))
         for member in self.members:
             self.stage[member.name] = "ready"

@@ -1,0 +1,106 @@
+"""The guard alone: codes, signals, its pipe, and processes that try to get away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rig.deploy import guard
+
+Until = Callable[[Callable[[], Any]], Any]
+
+
+def start(*command: str, grace: str = "20") -> tuple[subprocess.Popen[bytes], int]:
+    """The guard and the descriptor of its status lines."""
+    read_end, write_end = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", guard.__file__, "--grace", grace, "--status-fd", str(write_end), "--", *command],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=(write_end,),
+    )
+    os.close(write_end)
+    return process, read_end
+
+
+def words(read_end: int) -> list[list[str]]:
+    """All status lines until the guard has ended."""
+    with os.fdopen(read_end) as file:
+        return [line.split() for line in file]
+
+
+ENDS = [
+    (("sh", "-c", "exit 0"), 0),
+    (("sh", "-c", "exit 7"), 7),
+    (("sh", "-c", "kill -TERM $$"), -signal.SIGTERM),
+    (("sh", "-c", "kill -KILL $$"), -signal.SIGKILL),
+    (("sh", "-c", "kill -SEGV $$"), -signal.SIGSEGV),
+    (("/no/such/command",), 127),
+]
+
+
+@pytest.mark.parametrize(("command", "code"), ENDS)
+def test_it_ends_as_the_command_did(command: tuple[str, ...], code: int) -> None:
+    process, status = start(*command)
+    lines = words(status)
+    process.communicate()
+    assert process.returncode == code
+    assert [line[0] for line in lines] == ["started", "exit"]
+    assert lines[1][1] == str(int(code))
+
+
+ESCAPE = "setsid sleep 1000 & setsid sh -c 'sleep 1000 & sleep 1000' & (setsid sleep 1000 &) ; "
+
+
+@pytest.mark.parametrize("way", ["pipe", "signal", "command ends", "command killed"])
+async def test_nothing_gets_away(way: str, tmp_path: Path, until: Until) -> None:
+    """The command's children leave its session and its process group, one is orphaned."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    process, status = start("sh", "-c", f"{ESCAPE} read x < {fifo}")
+    pid = int(os.read(status, 100).split()[1])
+    below = await until(lambda: len(found := guard.descendants(process.pid)) == 6 and found)
+    assert process.stdin
+    if way == "pipe":
+        process.stdin.close()
+    elif way == "signal":
+        process.terminate()
+    elif way == "command killed":
+        os.kill(pid, signal.SIGKILL)
+    else:
+        fifo.write_text("\n")
+    process.communicate()
+    os.close(status)
+    assert not [s for s in below if (now := guard.stat_of(s.pid)) and now.start == s.start]
+
+
+def test_a_second_sigterm_cuts_the_grace_short() -> None:
+    script = "trap 'echo heard >&2' TERM; echo up >&2; while :; do sleep 0.05; done"
+    process, status = start("sh", "-c", script, grace="1000")
+    assert process.stderr
+    assert process.stderr.readline() == b"up\n"
+    process.terminate()
+    assert process.stderr.readline() == b"heard\n"
+    process.terminate()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    os.close(status)
+
+
+def test_stat_of_a_process_with_a_strange_name() -> None:
+    script = "import ctypes; ctypes.CDLL(None).prctl(15, b'a) R (b', 0, 0, 0); print('up', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        stat = guard.stat_of(process.pid)
+        assert stat is not None
+        assert (stat.name, stat.parent) == ("a) R (b", os.getpid())
+        process.communicate(b"\n")
+    assert guard.stat_of(process.pid) is None
