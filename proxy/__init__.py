@@ -1,0 +1,1 @@
+"""The router of a disaggregated deployment: prefill leg, decode leg, nothing hidden."""
