@@ -34,6 +34,8 @@ END_OF_STREAM_S = 1.0
 OWN_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Reasons not to get a socket that are this machine's, not the server's."""
 
+BROKEN = ("ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "TimeoutError")
+
 
 @dataclass(frozen=True)
 class Target:
@@ -335,7 +337,8 @@ class _Exchange:
         return RequestError(self._leg, "connect", one_line(str(error)))
 
     def _broken(self, error: Exception) -> RequestError:
-        if isinstance(error, aiohttp.ClientPayloadError) and not isinstance(error.__cause__, OSError):
+        # aiohttp names the broken connection under a half-read body in the message alone.
+        if isinstance(error, aiohttp.ClientPayloadError) and not any(name in str(error) for name in BROKEN):
             return RequestError(self._leg, "stream_cut", "the connection closed within the answer")
         if isinstance(error, OSError) and error.errno in OWN_LIMITS:
             return RequestError("client", "internal", f"this machine's limits: {one_line(str(error))}")

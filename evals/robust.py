@@ -15,7 +15,7 @@ LONGEST_NUMBER = 100
 _DASHES = dict.fromkeys(map(ord, "\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d"), "-")
 _UNSIGNED = r"(?:\d+(?:,\d{2,3})*,\d{3}(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2}(?!\w))?|(?<!\.)\.\d+"
 _VALUE = (
-    r"(?:US|USD|EUR|GBP)?\s?[$€£¥₹]?(?P<inner>-)?"
+    r"(?:US|USD|EUR|GBP)?\s?[$€£¥₹]?(?P<inner>(?<=[$€£¥₹])-)?"
     rf"(?:(?:(?P<whole>\d+) {{1,2}})?(?P<above>\d+)/(?P<below>\d+)(?![\d/])|(?P<plain>{_UNSIGNED}))"
 )
 # Possessive, as every repeat here that could meet its like: no text makes the search slow.

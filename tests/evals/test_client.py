@@ -410,21 +410,21 @@ async def test_a_stream_that_does_not_end(server: Any) -> None:
             await asyncio.sleep(0.02)
 
     server.behave = behave
-    record = await ask(server.url, timeouts=SHORT)
+    record = await ask(server.url, timeouts=Timeouts(first_byte=60, idle=60, total=0.3))
     assert failure(record) == ("decode", "total_timeout")
 
 
 async def test_a_slow_stream_within_the_limits_is_fine(server: Any) -> None:
     async def behave(call: Any) -> None:
         await call.head()
-        for _ in range(4):
+        for _ in range(5):
             await call.event(TEXT)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
         await call.event(STOP)
         await call.end()
 
     server.behave = behave
-    record = await ask(server.url, timeouts=Timeouts(first_byte=0.3, idle=0.35, total=30))
+    record = await ask(server.url, timeouts=Timeouts(first_byte=1, idle=1, total=60))
     assert record.error is None
 
 

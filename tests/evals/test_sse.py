@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,4 +52,4 @@ END = st.sampled_from([b"\n", b"\r\n", b"\r"])
 def test_cuts_change_nothing(lines: list[tuple[bytes, bytes]], cuts: list[int]) -> None:
     stream = b"".join(line + end for line, end in lines)
     places = sorted({0, len(stream), *(c for c in cuts if c < len(stream))})
-    assert parse(*(stream[a:b] for a, b in zip(places, places[1:], strict=False))) == parse(stream)
+    assert parse(*(stream[a:b] for a, b in itertools.pairwise(places))) == parse(stream)
