@@ -239,6 +239,7 @@ class HandoffRoute:
         self, exchange: Exchange, error: LegError, guard: Guard, send: Send, param: str | None = None
     ) -> str:
         """Tells the client, in the form that its answer has reached; the error's class."""
+        guard.rest()
         self._metrics.errors.labels(error.leg, error.error_class).inc()
         if guard.gone:
             return error.error_class

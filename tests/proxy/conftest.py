@@ -135,6 +135,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.up = asyncio.Event()
+        self.stop = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -143,6 +144,9 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[Any] | None = None) -> None:
         await super().startup(sockets)
         self.up.set()
+
+    async def main_loop(self) -> None:
+        await self.stop.wait()
 
 
 @dataclass
@@ -208,7 +212,7 @@ async def running(
             yield Deployment(url, app, client, engines["prefill"], engines["decode"], legs)
         finally:
             await client.close()
-            server.should_exit = True
+            server.stop.set()
             await task
 
 
