@@ -136,11 +136,11 @@ class Answer:
         if reason := choice.get("finish_reason"):
             self.finish_reason = _text(reason)
         if ids := choice.get("token_ids"):
-            self._token_ids += ids
+            self._token_ids += _numbers(ids)
         if logprobs := choice.get("logprobs"):
             # Completions give a list, chat an object a token; echoed prompts begin with a null.
             found = logprobs.get("token_logprobs") or [token["logprob"] for token in logprobs.get("content") or ()]
-            self._logprobs += [value for value in found if value is not None]
+            self._logprobs += _numbers([value for value in found if value is not None])
         return grew
 
     def _add_usage(self, usage: Any) -> None:
@@ -210,6 +210,12 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("not a text")
     return value
+
+
+def _numbers(values: Any) -> list[Any]:
+    if not isinstance(values, list) or not all(isinstance(value, (int, float)) for value in values):
+        raise TypeError("not numbers")
+    return values
 
 
 def _count(value: Any) -> int | None:

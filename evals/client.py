@@ -198,7 +198,7 @@ async def send(
         sample_id=request.sample_id,
         request_id=request_id,
         endpoint=target.endpoint,
-        prompt_sha256=hashlib.sha256(request.prompt.encode(errors="surrogatepass")).hexdigest(),
+        prompt_sha256=hashlib.sha256(request.prompt.encode()).hexdigest(),
         t_submit=round(submitted - t0, 6),
         t_end=round((exchange.watch.answered_at or loop.time()) - t0, 6),
         pass_=request.pass_,

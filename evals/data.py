@@ -84,4 +84,6 @@ def _row(data: Any, where: str) -> Row:
         if not isinstance(value, str) or not value.strip():
             problem = "is missing" if key not in data else "is not a text" if not isinstance(value, str) else "is empty"
             raise DataError(f"{where}: `{key}` {problem}; expected an object with `question` and `answer`")
+        if any("\ud800" <= c <= "\udfff" for c in value):
+            raise DataError(f"{where}: `{key}` holds half of a surrogate pair, which no request can carry")
     return Row(data["question"], data["answer"], where)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.resources
 import json
@@ -133,6 +134,7 @@ def test_an_unknown_task_names_those_there_are() -> None:
         ({"question": " ", "answer": "#### 1"}, "test.jsonl:2: `question` is empty"),
         ({"question": "q", "answer": "no mark 5"}, "test.jsonl:2: `answer` has no `#### number`"),
         ({"question": "q", "answer": "#### none"}, "test.jsonl:2: `answer` has no `#### number`"),
+        ('{"question": "\\ud800", "answer": "#### 1"}', "test.jsonl:2: `question` holds half of a surrogate pair"),
         ("[1, 2]", "test.jsonl:2: expected an object with `question` and `answer`, found list"),
         ("{oops", "test.jsonl:2: not JSON"),
     ],
@@ -231,9 +233,12 @@ def lm_eval_task(folder: Path, cache: Path) -> Any:
     return task
 
 
-def assert_equal_to_lm_eval(folder: Path, cache: Path, count: int) -> None:
+def assert_equal_to_lm_eval(folder: Path, cache: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lm_eval.utils
     from lm_eval.models.openai_completions import LocalCompletionsAPI
 
+    # lm-eval compiles its templates anew for every text; the same template is the same text here.
+    monkeypatch.setattr(lm_eval.utils.env, "from_string", functools.cache(lm_eval.utils.env.from_string))
     theirs = lm_eval_task(folder, cache)
     theirs.build_all_requests()
     ours = build_task("gsm8k", data=folder)
@@ -249,21 +254,21 @@ def assert_equal_to_lm_eval(folder: Path, cache: Path, count: int) -> None:
         assert payload == {"model": "m", "prompt": prompt, **ours.params}
 
 
-def test_prompts_equal_lm_evals_on_rows_with_odd_whitespace(tmp_path: Path) -> None:
+def test_prompts_equal_lm_evals_on_rows_with_odd_whitespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def odd(n: int) -> dict[str, str]:
         return {"question": f" {n}?\n{{{{x}}}} ", "answer": f"{n} <b> & 'q'\r\n\n#### {n}\n \n"}
 
     folder = write(tmp_path, [odd(n) for n in range(12)], [odd(n) for n in range(100, 130)])
-    assert_equal_to_lm_eval(folder, tmp_path / "cache", 30)
+    assert_equal_to_lm_eval(folder, tmp_path / "cache", 30, monkeypatch)
 
 
 @pytest.mark.gsm8k
-def test_all_prompts_equal_lm_evals(gsm8k_folder: Path, tmp_path: Path) -> None:
-    assert_equal_to_lm_eval(gsm8k_folder, tmp_path, 1319)
+def test_all_prompts_equal_lm_evals(gsm8k_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_equal_to_lm_eval(gsm8k_folder, tmp_path, 1319, monkeypatch)
 
 
 @pytest.mark.gsm8k
-def test_every_scorer_reads_every_reference_answer_alike(gsm8k_folder: Path, tmp_path: Path) -> None:
+def test_every_scorer_reads_every_reference_answer_alike(gsm8k_folder: Path) -> None:
     task = build_task("gsm8k-vllm", data=gsm8k_folder)
     assert len(task.samples) == 1319
     first = task.samples[0].prompt.rsplit("Question: ", 1)[0]

@@ -1,0 +1,78 @@
+"""Whatever a server sends becomes part of an answer or one error."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evals.answer import Answer, BadAnswer, error_from
+from evals.records import ErrorClass, ErrorLeg
+
+KEYS = st.sampled_from(
+    ["choices", "text", "delta", "message", "content", "reasoning", "finish_reason", "usage", "error", "token_ids",
+     "logprobs", "token_logprobs", "logprob", "prompt_tokens", "prompt_tokens_details", "cached_tokens", "leg", "class"]
+)  # fmt: skip
+JSON: Any = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2**60) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+)
+CHOICES = st.builds(lambda choice: {"choices": [choice]}, JSON)
+BODIES = st.one_of(st.binary(max_size=40), st.one_of(JSON, CHOICES).map(orjson.dumps))
+
+
+@given(st.lists(BODIES, max_size=4), st.booleans())
+def test_anything_is_an_answer_or_one_error(bodies: list[bytes], streamed: bool) -> None:
+    answer = Answer("proxy")
+    try:
+        for n, body in enumerate(bodies):
+            if streamed:
+                answer.add_event(body, float(n))
+            else:
+                answer.add_body(body)
+        answer.check(streamed)
+    except BadAnswer as bad:
+        assert bad.error.leg in get_args(ErrorLeg)
+        assert bad.error.error_class in get_args(ErrorClass)
+        assert bad.error.message and "\n" not in bad.error.message
+    else:
+        assert answer.text
+    fields = (answer.text, answer.reasoning, answer.token_ids, answer.logprobs, answer.finish_reason)
+    orjson.dumps([fields, answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens])
+
+
+@given(JSON)
+def test_any_error_object_is_one_line(value: Any) -> None:
+    error = error_from(value, "decode", "http_status", "Bad Gateway")
+    assert error.leg in get_args(ErrorLeg) and error.error_class in get_args(ErrorClass)
+    assert error.message and "\n" not in error.message
+
+
+def test_gaps_are_between_chunks_with_text() -> None:
+    answer = Answer("decode")
+    for at, text in ((1.0, ""), (2.0, "a"), (2.5, ""), (3.0, "b"), (3.25, "c"), (4.0, "")):
+        answer.add_event(orjson.dumps({"choices": [{"text": text}]}), at)
+    assert (answer.first_text, answer.gaps, answer.text) == (2.0, [1.0, 0.25], "abc")
+
+
+def test_reasoning_counts_as_the_first_token() -> None:
+    answer = Answer("decode")
+    answer.add_event(orjson.dumps({"choices": [{"delta": {"reasoning_content": "r"}}]}), 1.0)
+    answer.add_event(orjson.dumps({"choices": [{"delta": {"content": "c"}}]}), 2.0)
+    assert (answer.first_text, answer.text, answer.reasoning) == (1.0, "c", "r")
+
+
+def test_logprobs_of_both_endpoints() -> None:
+    for logprobs in ({"token_logprobs": [-0.5, -1.0]}, {"content": [{"logprob": -0.5}, {"logprob": -1.0}]}):
+        answer = Answer("decode")
+        answer.add_event(orjson.dumps({"choices": [{"text": "a", "logprobs": logprobs}]}), 1.0)
+        assert answer.logprobs == (-0.5, -1.0)
+
+
+@pytest.mark.parametrize("ids", ["abc", [None], {"a": 1}, 5])
+def test_token_ids_are_numbers(ids: Any) -> None:
+    with pytest.raises(BadAnswer):
+        Answer("decode").add_event(orjson.dumps({"choices": [{"text": "a", "token_ids": ids}]}), 1.0)
