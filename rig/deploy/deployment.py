@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from rig.deploy import gpu
+import httpx
+
+from rig.deploy import gpu, ready
 from rig.deploy.events import Event, OnEvent
 from rig.deploy.process import Failure
 from rig.deploy.record import Record
@@ -17,9 +20,7 @@ from rig.errors import DeployError, ServerDied
 from rig.planned import DeploymentPlan
 from rig.records import Role
 
-LEGS_POLL_S = 0.1
-LEGS_QUIET_S = 0.5
-LEGS_LIMIT_S = 10.0
+FLUSH_TIMEOUT_S = 10.0
 
 T = TypeVar("T")
 
@@ -95,7 +96,9 @@ async def stop_all(
 
     parts = await asyncio.gather(*(stop(member) for member in members))
     left = tuple(name for part in parts for name in part)
-    left += await gpu.wait_free(memory, plan.limits.gpu_free_s) if memory else ()
+    if memory and (held := await gpu.wait_free(memory, plan.limits.gpu_free_s)):
+        on_event(Event("gpu", "failed", "; ".join(held)))
+        left += held
     record.update(stopped_unix=time.time(), leftovers=list(left))
     return left
 
@@ -142,13 +145,12 @@ class Deployment:
         return tuple(member.name for member in self._members if member.failed.done())
 
     async def flush_legs(self) -> None:
-        """Returns when the proxy has written the legs of the requests answered so far: its file is quiet."""
-        size, since = self._legs_size(), time.monotonic()
-        deadline = since + LEGS_LIMIT_S
-        while self.legs and time.monotonic() < min(deadline, since + LEGS_QUIET_S):
-            await asyncio.sleep(LEGS_POLL_S)
-            if (now := self._legs_size()) != size:
-                size, since = now, time.monotonic()
+        """Returns when the proxy has written the legs that ended so far; at once if there is no proxy any more."""
+        if self.plan.proxy is None:
+            return
+        with suppress(httpx.HTTPError):
+            async with ready.client() as http:
+                await http.post(f"{self.plan.proxy.url}/legs/flush", timeout=FLUSH_TIMEOUT_S)
 
     async def stop(self) -> tuple[str, ...]:
         """Ends all that is ours, within bounds, also while being cancelled; names what is left. Idempotent."""
@@ -157,9 +159,6 @@ class Deployment:
                 stop_all(self.plan, self._members, self._memory, self._record, self._on_event)
             )
         return await to_the_end(_join(self._end))
-
-    def _legs_size(self) -> int:
-        return self.legs.stat().st_size if self.legs and self.legs.exists() else 0
 
 
 async def _join(task: asyncio.Task[T]) -> T:

@@ -11,7 +11,7 @@ Phase = Literal["starting", "loading", "ready", "checking", "stopping", "stopped
 
 @dataclass(frozen=True)
 class Event:
-    """How far one server is; `server` is its name, `proxy`, or `pair` for the hand-off check."""
+    """How far one server is; `server` is its name, `proxy`, `pair` (the hand-off check) or `gpu` (memory not back)."""
 
     server: str
     phase: Phase

@@ -83,6 +83,7 @@ async def _up(startup: Startup, plan: ServerPlan, process: GuardedProcess) -> Ru
                 plan.name,
                 line,
             ) from None
+        process.catch_up()
         refuse_stranger(process, plan.port)
         startup.say(plan.name, "checking", "a completion, its tokens and logprobs")
         try:

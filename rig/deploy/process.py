@@ -58,6 +58,7 @@ class GuardedProcess:
         self._tail = LogTail(log, from_end=True)
         self._told: set[str] = set()
         self._engine: dict[int, int] = {}
+        self._seen: dict[int, int] = {}
         self._tree: dict[int, guard.Stat] = {}
         self._code: int | None = None
         self._left: list[str] = []
@@ -68,7 +69,11 @@ class GuardedProcess:
     async def start(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
         """Starts the command under its guard; returns when its pid is known, or the guard has ended."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        reader = asyncio.StreamReader()
         read_end, write_end = os.pipe()
+        self._status, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
+        )
         options = ("--grace", str(self._grace_s), "--status-fd", str(write_end))
         with self.log.open("ab") as output:
             try:
@@ -82,15 +87,11 @@ class GuardedProcess:
                     start_new_session=True,
                 )
             except BaseException:
-                os.close(read_end)
+                self._status.close()
                 raise
             finally:
                 os.close(write_end)
         self.guard_pid = self._process.pid
-        reader = asyncio.StreamReader()
-        self._status, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
-        )
         self._tasks = [asyncio.create_task(self._follow_status(reader)), asyncio.create_task(self._follow_log())]
         await self._launched.wait()
 
@@ -122,10 +123,14 @@ class GuardedProcess:
         self._kill_remembered()
         return tuple(f"{self.name}: {left}" for left in await self._leftovers())
 
-    def last_line(self) -> str | None:
-        """The last thing the log says: where a server hangs."""
+    def catch_up(self) -> None:
+        """Reads the log to its present end, so that its events come before what follows."""
         while self._read():
             pass
+
+    def last_line(self) -> str | None:
+        """The last thing the log says: where a server hangs."""
+        self.catch_up()
         return next((line.strip() for line in reversed(self._tail.text().splitlines()) if line.strip()), None)
 
     async def _follow_status(self, reader: asyncio.StreamReader) -> None:
@@ -182,17 +187,26 @@ class GuardedProcess:
             cause = decisive_line(self._tail.text())
             self.failed.set_result(Failure(what, cause or last, is_cause=cause is not None))
 
-    def _remember(self) -> None:
-        """Keeps the tree with start times, so that it can be found if the guard is lost."""
-        self._tree.update({stat.pid: stat for stat in self.tree()})
+    def _remember(self) -> dict[int, guard.Stat]:
+        """Looks at the tree and keeps it with start times, so that it can be found if the guard is lost."""
+        living = {stat.pid: stat for stat in self.tree()}
+        self._tree.update(living)
+        return living
 
     def _lost_engine(self) -> str | None:
-        self._remember()
-        living = {stat.pid: stat for stat in self.tree()}
+        living = self._remember()
         for pid, start in self._engine.items():
             if pid not in living or living[pid].start != start:
                 return f"(pid {pid})" if self.pid in living else None
-        self._engine.update({s.pid: s.start for s in living.values() if s.name.startswith(ENGINE_NAME)})
+        # A child between fork and exec, or a mere fork, bears its parent's name, and the former not for long.
+        seen = {
+            stat.pid: stat.start
+            for stat in living.values()
+            if stat.name.startswith(ENGINE_NAME)
+            and (stat.parent not in living or living[stat.parent].name != stat.name)
+        }
+        self._engine.update({pid: start for pid, start in seen.items() if self._seen.get(pid) == start})
+        self._seen = seen
         return None
 
     def _remembered(self) -> list[guard.Stat]:

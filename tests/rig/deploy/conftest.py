@@ -22,9 +22,8 @@ import ctypes, json, os, signal, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PORT, FAULT = int(sys.argv[1]), sys.argv[2]
-VALUES = {"equal": [-6.1] * 5, "nan": [float("nan")] * 5}.get(FAULT, [-0.1, -2.5, -4.0, -5.0, -6.0])
-TEXT, TOKEN = ("", "<|endoftext|>") if FAULT in ("special", "equal") else (" ok", " ok")
-MODEL = "another" if FAULT == "model" else "tiny"
+VALUES = [-6.1] * 5 if FAULT == "equal" else [-0.1, -2.5, -4.0, -5.0, -6.0]
+TEXT, TOKEN = ("", "<|endoftext|>") if FAULT == "equal" else (" ok", " ok")
 FATAL = """(EngineCore pid=7) ERROR 11-29 19:49:43 [core.py:1512] EngineCore encountered a fatal error.
 (EngineCore pid=7) ERROR 11-29 19:49:43 [core.py:1512] Traceback (most recent call last):
 (EngineCore pid=7) ERROR 11-29 19:49:43 [core.py:1512]   File "core.py", line 1, in step
@@ -56,9 +55,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path == "/v1/models":
-            self.answer(200, {"data": [{"id": MODEL}]})
-        elif self.path == "/metrics" and FAULT == "nometrics":
-            self.answer(404, {})
+            self.answer(200, {"data": [{"id": "tiny"}]})
         elif self.path == "/control/fatal":
             say(FATAL)
             self.answer(200, {})
@@ -77,8 +74,6 @@ class Handler(BaseHTTPRequestHandler):
             threading.Event().wait()
         top = dict(zip([TOKEN, "a", "b", "c", "d"], VALUES))
         logprobs = {"tokens": [TOKEN], "token_logprobs": [VALUES[0]], "top_logprobs": [top]}
-        if FAULT == "nologprobs":
-            logprobs = None
         self.answer(200, {"choices": [{"text": TEXT, "logprobs": logprobs}]})
 
     def log_message(self, *args):
@@ -119,21 +114,21 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         global count
+        if self.path == "/legs/flush":
+            LEGS.flush()
+            return self.do_GET()
         self.rfile.read(int(self.headers["content-length"]))
         n, count = count, count + 1
         top = {" ok": -0.1, " a": -3.0}
         choice = {"text": " ok", "logprobs": {"tokens": [" ok"], "token_logprobs": [-0.1], "top_logprobs": [top]}}
         data = json.dumps({"choices": [choice]}).encode()
-        self.send_response(502 if FAULT == "bad_gateway" else 200)
+        self.send_response(200)
         if FAULT != "silent":
             self.send_header("x-pdrig-prefill", f"prefill-{n % PREFILLS}")
-            self.send_header("x-pdrig-decode", "decode-0" if FAULT == "one" else f"decode-{n % DECODES}")
-        if FAULT == "lenient":
-            self.send_header("x-pdrig-lenient", "no_kv_params")
+            self.send_header("x-pdrig-decode", f"decode-{n % DECODES}")
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         LEGS.write("{}\\n")
-        LEGS.flush()
         self.wfile.write(data)
 
     def log_message(self, *args):

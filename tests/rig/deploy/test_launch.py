@@ -64,11 +64,6 @@ FAILURES = [
     ("first_exit", NotUsable, "exit code 1 at its first requests: ValueError: Unexpected head dim size, 32"),
     ("first_fatal", NotUsable, "decode-0 lost its engine at its first requests: AssertionError: CPU"),
     ("equal", NotUsable, "all logits are equal"),
-    ("special", NotUsable, "only special tokens, no text ('<|endoftext|>')"),
-    ("nan", NotUsable, "logprobs are not finite"),
-    ("nologprobs", NotUsable, "no logprobs"),
-    ("model", NotUsable, "serves another, not tiny"),
-    ("nometrics", NotUsable, "/metrics answers 404"),
 ]
 
 
@@ -98,21 +93,10 @@ async def test_a_completion_that_hangs_runs_into_the_limit(rig: Any) -> None:
         await rig.launch(rig.plan(rig.server(fault="hang_answer"), limits=replace(Limits(), check_s=0.5)))
 
 
-PAIR_FAULTS = [
-    ("silent", "without x-pdrig-prefill"),
-    ("bad_gateway", "answered 502"),
-    ("lenient", "no hand-off took place"),
-    ("one", "reached 1 of 2 instances"),
-]
-
-
-@pytest.mark.parametrize(("fault", "text"), PAIR_FAULTS, ids=[row[0] for row in PAIR_FAULTS])
-async def test_a_pair_that_does_not_hand_off(rig: Any, fault: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rig.deploy.startup.DYING_S", 0.2)
-    servers = (rig.server("prefill-0", role="prefill"), rig.server("decode-0"), rig.server("decode-1"))
-    with pytest.raises(NotUsable) as raised:
-        await rig.launch(rig.plan(*servers, proxy=rig.proxy(fault, prefills=1, decodes=2)))
-    assert text in str(raised.value)
+async def test_a_pair_that_does_not_hand_off(rig: Any) -> None:
+    servers = (rig.server("prefill-0", role="prefill"), rig.server("decode-0"))
+    with pytest.raises(NotUsable, match="without x-pdrig-prefill"):
+        await rig.launch(rig.plan(*servers, proxy=rig.proxy("silent")))
 
 
 async def test_a_server_that_dies_later_is_noticed(rig: Any) -> None:
@@ -134,7 +118,10 @@ async def test_an_engine_that_says_it_died_is_noticed(rig: Any) -> None:
     assert error.log_line == "AssertionError: CPU GDN attention requires BF16."
 
 
-async def test_an_engine_process_that_vanishes_is_noticed(rig: Any, until: Until) -> None:
+async def test_an_engine_process_that_vanishes_is_noticed(
+    rig: Any, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rig.deploy.process.TREE_POLL_S", 0.02)
     deployment = await rig.launch(rig.plan(rig.server(fault="engine")))
     engines = [stat for stat in descendants(deployment.servers[0].pid) if stat.name.startswith("VLLM::")]
     await until(lambda: deployment._members[0]._engine)

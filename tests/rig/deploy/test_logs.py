@@ -16,12 +16,13 @@ def logged(source: str, body: str, level: str = "ERROR") -> str:
     return "\n".join(f"({source} pid=7) {level} 11-29 19:49:43 [core.py:1512] {line}" for line in body.split("\n"))
 
 
-def traceback(
-    *exceptions: str, link: str = "The above exception was the direct cause of the following exception:"
-) -> str:
-    parts = [
-        f'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    f()\n    ^^^\n{e}' for e in exceptions
-    ]
+CAUSE = "The above exception was the direct cause of the following exception:"
+HANDLING = "During handling of the above exception, another exception occurred:"
+FRAMES = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    f()\n    ^^^\n'
+
+
+def traceback(*exceptions: str, link: str = CAUSE) -> str:
+    parts = [f"{FRAMES}{exception}" for exception in exceptions]
     return f"\n\n{link}\n\n".join(parts)
 
 
