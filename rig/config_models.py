@@ -62,7 +62,7 @@ def canonical(name: str, value: Any) -> tuple[str, Any]:
 
 def _arg_name(name: str) -> str:
     plain = name.replace("_", "-")
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*(\.[A-Za-z0-9_.-]+)?", name):
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_.-]+)?", name):
         raise problem("an option's name without dashes in front, such as max-model-len, is expected")
     bare = plain.removeprefix("no-")
     for candidate in (plain, bare):

@@ -189,6 +189,7 @@ class _Planner:
                 if made is not None:
                     key = compact_json(sorted(made.labels.items()))
                     users.setdefault(key, []).append(entry)
+                    entry.baselines.append(key)
                     if self.signature(made) != self.signature(needed.setdefault(key, made)):
                         raise self.config.error(
                             at,
@@ -202,7 +203,7 @@ class _Planner:
         for (key, made), cell_id, deployment_id in zip(needed.items(), names, running, strict=True):
             made.id, made.deployment = cell_id, replace(made.deployment, id=deployment_id)
             for user in users[key]:
-                user.baselines.append(cell_id)
+                user.baselines = [cell_id if b == key else b for b in user.baselines]
             self.notes.append(self.about(made, [user.id for user in users[key]]))
         return list(needed.values())
 

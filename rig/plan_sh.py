@@ -17,14 +17,13 @@ groups_started=()
 
 # Ends what this script started, by process group, and nothing else.
 stop() {
-    local group tries
+    local group end=$((SECONDS + 30))
     for group in "${groups_started[@]}"; do
         kill -TERM -- "-$group" 2>/dev/null || true
     done
     for group in "${groups_started[@]}"; do
-        for ((tries = 0; tries < 30; tries++)); do
-            kill -0 -- "-$group" 2>/dev/null || break
-            sleep 1
+        while kill -0 -- "-$group" 2>/dev/null && ((SECONDS < end)); do
+            sleep 0.2
         done
         kill -KILL -- "-$group" 2>/dev/null || true
     done
@@ -35,13 +34,13 @@ trap 'exit 130' INT TERM
 
 # wait_for NAME URL SECONDS: until it answers /health; stops at once when something that was started has ended.
 wait_for() {
-    local tries group
-    for ((tries = 0; tries < $3; tries++)); do
+    local group end=$((SECONDS + $3))
+    while ((SECONDS < end)); do
         curl -fsS --max-time 5 -o /dev/null "$2/health" 2>/dev/null && return 0
         for group in "${groups_started[@]}"; do
             kill -0 "$group" 2>/dev/null || { echo "a process ended before $1 was ready; see $logs" >&2; exit 3; }
         done
-        sleep 1
+        sleep 0.2
     done
     echo "$1 was not ready within $3 s; see $logs" >&2
     exit 3

@@ -138,17 +138,14 @@ class _Builder:
 
 def parse_yaml(text: str, file: str) -> YamlSource:
     """Parse one document. Raises ConfigError for anything that is not one mapping of plain data."""
-    loader = _Loader(text)
     try:
-        node = loader.get_single_node()
+        node = _Loader(text).get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1})" if mark else ""
         raise ConfigError(file, "", f"not YAML: {error.problem or error.context}{where}") from None
     except yaml.YAMLError as error:
         raise ConfigError(file, "", f"not YAML: {' '.join(str(error).split())}") from None
-    finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
     if node is None:
         raise ConfigError(file, "", "is empty")
     if not isinstance(node, yaml.MappingNode):
