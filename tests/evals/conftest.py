@@ -15,6 +15,9 @@ import orjson
 import pytest
 from hypothesis import settings
 
+from evals.client import Request, Target, Timeouts, new_session, send
+from evals.records import RequestRecord
+
 # A busy machine is not a bug; pytest-timeout bounds what hangs.
 settings.register_profile("evals", deadline=None)
 settings.load_profile("evals")
@@ -135,6 +138,28 @@ async def server() -> AsyncIterator[Server]:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+
+
+@pytest.fixture
+def ask() -> Callable[..., Awaitable[RequestRecord]]:
+    """Send one request, with options of `send` and of its target, and give its record."""
+
+    async def one(
+        url: str, *, stream: bool = True, timeouts: Timeouts | None = None, retries: int = 0, **target: Any
+    ) -> RequestRecord:
+        request = Request("s-0", "Question: 1+1?\nAnswer:", {"max_tokens": 8, "temperature": 0.0})
+        async with new_session() as session:
+            return await send(
+                session,
+                Target(url, "m", **target),
+                request,
+                t0=asyncio.get_running_loop().time(),
+                stream=stream,
+                timeouts=timeouts or Timeouts(),
+                retries=retries,
+            )
+
+    return one
 
 
 @pytest.fixture(scope="session")

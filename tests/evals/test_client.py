@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import resource
-import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from evals.client import IDLE_CONNECTION_S, Request, Target, Timeouts, new_session, send
-from evals.errors import BadTarget
+from evals.client import Timeouts
 from evals.records import RequestRecord
 
-SHORT = Timeouts(connect=5, first_byte=0.2, idle=0.2, total=0.6)
 TEXT = {"choices": [{"index": 0, "text": "18", "finish_reason": None}]}
 STOP = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
-
-
-async def ask(
-    url: str, *, stream: bool = True, timeouts: Timeouts | None = None, retries: int = 0, **target: Any
-) -> RequestRecord:
-    request = Request("s-0", "Question: 1+1?\nAnswer:", {"max_tokens": 8, "temperature": 0.0})
-    async with new_session() as session:
-        return await send(
-            session,
-            Target(url, "m", **target),
-            request,
-            t0=asyncio.get_running_loop().time(),
-            stream=stream,
-            timeouts=timeouts or Timeouts(),
-            retries=retries,
-        )
 
 
 def failure(record: RequestRecord) -> tuple[str, str]:
@@ -43,7 +20,7 @@ def failure(record: RequestRecord) -> tuple[str, str]:
     return record.error.leg, record.error.error_class
 
 
-async def test_a_streamed_answer(server: Any) -> None:
+async def test_a_streamed_answer(ask: Any, server: Any) -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
     server.behave = lambda call: call.stream("", " #### ", "1", "8", usage=usage)
     record = await ask(server.url)
@@ -67,7 +44,7 @@ async def test_a_streamed_answer(server: Any) -> None:
     assert sent.headers["x-request-id"] == record.request_id
 
 
-async def test_a_whole_answer(server: Any) -> None:
+async def test_a_whole_answer(ask: Any, server: Any) -> None:
     choice = {
         "text": "18",
         "finish_reason": "length",
@@ -84,7 +61,7 @@ async def test_a_whole_answer(server: Any) -> None:
     assert "stream" not in server.calls[0].body and "stream_options" not in server.calls[0].body
 
 
-async def test_usage_that_is_not_given_is_none(server: Any) -> None:
+async def test_usage_that_is_not_given_is_none(ask: Any, server: Any) -> None:
     server.behave = lambda call: call.stream("18")
     record = await ask(server.url)
     assert (record.prompt_tokens, record.completion_tokens, record.cached_tokens) == (None, None, None)
@@ -92,7 +69,7 @@ async def test_usage_that_is_not_given_is_none(server: Any) -> None:
 
 @pytest.mark.parametrize("key", ["reasoning", "reasoning_content"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_chat_keeps_reasoning_apart(server: Any, key: str, stream: bool) -> None:
+async def test_chat_keeps_reasoning_apart(ask: Any, server: Any, key: str, stream: bool) -> None:
     async def behave(call: Any) -> None:
         if not stream:
             message = {"content": "18", key: "think 7"}
@@ -115,7 +92,7 @@ async def test_chat_keeps_reasoning_apart(server: Any, key: str, stream: bool) -
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_case_10_text_in_reasoning_only_is_empty(server: Any, stream: bool) -> None:
+async def test_case_10_text_in_reasoning_only_is_empty(ask: Any, server: Any, stream: bool) -> None:
     async def behave(call: Any) -> None:
         if not stream:
             message = {"content": None, "reasoning": "it is 18"}
@@ -132,7 +109,7 @@ async def test_case_10_text_in_reasoning_only_is_empty(server: Any, stream: bool
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_case_14_an_answer_without_text_is_empty(server: Any, stream: bool) -> None:
+async def test_case_14_an_answer_without_text_is_empty(ask: Any, server: Any, stream: bool) -> None:
     server.behave = lambda call: (
         call.stream("", finish="stop") if stream else call.json({"choices": [{"text": "", "finish_reason": "stop"}]})
     )
@@ -150,7 +127,9 @@ async def test_case_14_an_answer_without_text_is_empty(server: Any, stream: bool
         ([], "400: Bad Request"),
     ],
 )
-async def test_a_status_of_400_or_more_tells_its_body(server: Any, stream: bool, body: Any, said: str) -> None:
+async def test_a_status_of_400_or_more_tells_its_body(
+    ask: Any, server: Any, stream: bool, body: Any, said: str
+) -> None:
     server.behave = lambda call: call.json(body, "400 Bad Request")
     record = await ask(server.url, stream=stream)
     assert failure(record) == ("decode", "http_status")
@@ -158,7 +137,7 @@ async def test_a_status_of_400_or_more_tells_its_body(server: Any, stream: bool,
     assert record.http_status == 400
 
 
-async def test_a_body_that_is_not_json_is_told_too(server: Any) -> None:
+async def test_a_body_that_is_not_json_is_told_too(ask: Any, server: Any) -> None:
     server.behave = lambda call: call.whole(b"<h1>Bad\nGateway</h1>" + b"x" * 9999, "502 Bad Gateway", "text/html")
     record = await ask(server.url, default_leg="proxy")
     assert failure(record) == ("proxy", "http_status")
@@ -166,7 +145,7 @@ async def test_a_body_that_is_not_json_is_told_too(server: Any) -> None:
     assert record.error.message.startswith("502: <h1>Bad Gateway</h1>") and len(record.error.message) < 600
 
 
-async def test_the_proxy_names_leg_and_class(server: Any) -> None:
+async def test_the_proxy_names_leg_and_class(ask: Any, server: Any) -> None:
     headers = {"x_pdrig_error_leg": "prefill", "x_pdrig_error_class": "no_kv_params"}
     server.behave = lambda call: call.json({"error": {"message": "none"}}, "502 Bad Gateway", **headers)
     assert failure(await ask(server.url, default_leg="proxy")) == ("prefill", "no_kv_params")
@@ -175,7 +154,7 @@ async def test_the_proxy_names_leg_and_class(server: Any) -> None:
 
 
 @pytest.mark.parametrize("status", ["204 No Content", "302 Found"])
-async def test_an_answer_that_is_neither_200_nor_an_error(server: Any, status: str) -> None:
+async def test_an_answer_that_is_neither_200_nor_an_error(ask: Any, server: Any, status: str) -> None:
     server.behave = lambda call: call.whole(b"", status, location="http://127.0.0.1:1/")
     assert failure(await ask(server.url)) == ("decode", "bad_response")
 
@@ -190,7 +169,7 @@ async def test_an_answer_that_is_neither_200_nor_an_error(server: Any, status: s
         ({"choices": [], "error": "boom"}, ("decode", "stream_error")),
     ],
 )
-async def test_case_15_an_error_within_the_stream(server: Any, event: Any, expected: tuple[str, str]) -> None:
+async def test_case_15_an_error_within_the_stream(ask: Any, server: Any, event: Any, expected: tuple[str, str]) -> None:
     async def behave(call: Any) -> None:
         await call.head()
         for _ in range(3):
@@ -206,7 +185,7 @@ async def test_case_15_an_error_within_the_stream(server: Any, event: Any, expec
     assert record.text == "181818"
 
 
-async def test_case_15_headers_then_a_closed_connection(server: Any) -> None:
+async def test_case_15_headers_then_a_closed_connection(ask: Any, server: Any) -> None:
     async def behave(call: Any) -> None:
         await call.head()
         call.hang_up()
@@ -215,7 +194,7 @@ async def test_case_15_headers_then_a_closed_connection(server: Any) -> None:
     assert failure(await ask(server.url)) == ("decode", "stream_cut")
 
 
-async def test_a_stream_that_ends_in_order_without_an_end_mark_is_cut(server: Any) -> None:
+async def test_a_stream_that_ends_in_order_without_an_end_mark_is_cut(ask: Any, server: Any) -> None:
     async def behave(call: Any) -> None:
         await call.head()
         await call.event(TEXT)
@@ -227,7 +206,7 @@ async def test_a_stream_that_ends_in_order_without_an_end_mark_is_cut(server: An
     assert record.text == "18"
 
 
-async def test_a_body_that_ends_with_the_connection_is_cut_too(server: Any) -> None:
+async def test_a_body_that_ends_with_the_connection_is_cut_too(ask: Any, server: Any) -> None:
     async def behave(call: Any) -> None:
         await call.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
         await call.send(b'data: {"choices":[{"text":"18"}]}\n\ndata: {"cho')
@@ -238,7 +217,7 @@ async def test_a_body_that_ends_with_the_connection_is_cut_too(server: Any) -> N
 
 
 @pytest.mark.parametrize("mark", [STOP, b"[DONE]"])
-async def test_either_end_mark_is_enough(server: Any, mark: Any) -> None:
+async def test_either_end_mark_is_enough(ask: Any, server: Any, mark: Any) -> None:
     async def behave(call: Any) -> None:
         await call.head()
         await call.event(TEXT)
@@ -251,7 +230,7 @@ async def test_either_end_mark_is_enough(server: Any, mark: Any) -> None:
 
 
 @pytest.mark.parametrize("ending", ["hang_up", "reset", "nothing"])
-async def test_what_follows_done_does_not_matter(server: Any, ending: str) -> None:
+async def test_what_follows_done_does_not_matter(ask: Any, server: Any, ending: str) -> None:
     async def behave(call: Any) -> None:
         await call.head()
         await call.event(TEXT)
@@ -268,7 +247,7 @@ async def test_what_follows_done_does_not_matter(server: Any, ending: str) -> No
 
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_broken_connection_is_a_reset(server: Any, begun: bool, stream: bool) -> None:
+async def test_a_broken_connection_is_a_reset(ask: Any, server: Any, begun: bool, stream: bool) -> None:
     async def behave(call: Any) -> None:
         if begun:
             await call.head(kind="text/event-stream" if stream else "application/json")
@@ -279,7 +258,7 @@ async def test_a_broken_connection_is_a_reset(server: Any, begun: bool, stream: 
     assert failure(await ask(server.url, stream=stream)) == ("decode", "reset")
 
 
-async def test_a_connection_closed_before_any_answer_is_a_reset(server: Any) -> None:
+async def test_a_connection_closed_before_any_answer_is_a_reset(ask: Any, server: Any) -> None:
     async def behave(call: Any) -> None:
         call.hang_up()
 
@@ -300,7 +279,7 @@ async def test_a_connection_closed_before_any_answer_is_a_reset(server: Any) -> 
         (b"", "application/json"),
     ],
 )
-async def test_what_is_not_the_api_is_a_bad_response(server: Any, data: bytes, kind: str) -> None:
+async def test_what_is_not_the_api_is_a_bad_response(ask: Any, server: Any, data: bytes, kind: str) -> None:
     server.behave = lambda call: call.whole(data, kind=kind)
     assert failure(await ask(server.url, stream=False)) == ("decode", "bad_response")
 
@@ -308,7 +287,7 @@ async def test_what_is_not_the_api_is_a_bad_response(server: Any, data: bytes, k
 @pytest.mark.parametrize(
     "event", [b"{oops", b"[1]", b'{"choices": [3]}', b'{"id": "x"}', b'{"choices":[{"text":[1]}]}']
 )
-async def test_an_event_that_is_not_the_api_is_a_bad_response(server: Any, event: bytes) -> None:
+async def test_an_event_that_is_not_the_api_is_a_bad_response(ask: Any, server: Any, event: bytes) -> None:
     async def behave(call: Any) -> None:
         await call.head()
         await call.event(event)
@@ -318,183 +297,15 @@ async def test_an_event_that_is_not_the_api_is_a_bad_response(server: Any, event
     assert failure(await ask(server.url)) == ("decode", "bad_response")
 
 
-async def test_one_object_instead_of_a_stream_is_a_bad_response(server: Any) -> None:
+async def test_one_object_instead_of_a_stream_is_a_bad_response(ask: Any, server: Any) -> None:
     server.behave = lambda call: call.json({"choices": [{"text": "18", "finish_reason": "stop"}]})
     assert failure(await ask(server.url)) == ("decode", "bad_response")
 
 
-async def test_what_is_not_http_is_a_bad_response(server: Any) -> None:
+async def test_what_is_not_http_is_a_bad_response(ask: Any, server: Any) -> None:
     async def behave(call: Any) -> None:
         await call.send(b"220 smtp ready\r\n\r\n")
         call.hang_up()
 
     server.behave = behave
     assert failure(await ask(server.url)) == ("decode", "bad_response")
-
-
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-async def test_nobody_listens() -> None:
-    record = await ask(f"http://127.0.0.1:{closed_port()}", default_leg="proxy")
-    assert failure(record) == ("proxy", "connect")
-    assert (record.http_status, record.text, record.attempts) == (None, None, 1)
-
-
-async def test_retries_are_bounded_and_counted() -> None:
-    record = await ask(f"http://127.0.0.1:{closed_port()}", retries=2)
-    assert failure(record) == ("decode", "connect")
-    assert record.attempts == 3
-
-
-async def test_nothing_that_was_sent_is_sent_again(server: Any) -> None:
-    async def behave(call: Any) -> None:
-        call.reset()
-
-    server.behave = behave
-    record = await ask(server.url, retries=5)
-    assert failure(record) == ("decode", "reset")
-    assert (record.attempts, len(server.calls)) == (1, 1)
-
-
-async def test_no_connection_in_time() -> None:
-    # A full backlog of a socket that nobody accepts from: Linux drops further connection attempts.
-    with contextlib.ExitStack() as stack:
-        full = stack.enter_context(socket.socket())
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        for _ in range(4):
-            filler = stack.enter_context(socket.socket())
-            filler.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                filler.connect(full.getsockname())
-        await asyncio.sleep(0)
-        url = f"http://127.0.0.1:{full.getsockname()[1]}"
-        record = await ask(url, timeouts=Timeouts(connect=0.2, first_byte=30))
-    assert failure(record) == ("decode", "connect_timeout")
-
-
-@pytest.mark.parametrize("headers", [False, True])
-async def test_case_20_no_first_byte(server: Any, headers: bool) -> None:
-    async def behave(call: Any) -> None:
-        if headers:
-            await call.head()
-        await asyncio.Event().wait()
-
-    server.behave = behave
-    record = await ask(server.url, timeouts=SHORT)
-    assert failure(record) == ("decode", "first_byte_timeout")
-    assert record.http_status == (200 if headers else None)
-
-
-async def test_a_stream_that_falls_silent(server: Any) -> None:
-    async def behave(call: Any) -> None:
-        await call.head()
-        await call.event(TEXT)
-        await asyncio.Event().wait()
-
-    server.behave = behave
-    record = await ask(server.url, timeouts=Timeouts(first_byte=60, idle=0.1))
-    assert failure(record) == ("decode", "idle_timeout")
-    assert record.text == "18"
-
-
-async def test_a_stream_that_does_not_end(server: Any) -> None:
-    async def behave(call: Any) -> None:
-        await call.head()
-        while True:
-            await call.event(TEXT)
-            await asyncio.sleep(0.02)
-
-    server.behave = behave
-    record = await ask(server.url, timeouts=Timeouts(first_byte=60, idle=60, total=0.3))
-    assert failure(record) == ("decode", "total_timeout")
-
-
-async def test_a_slow_stream_within_the_limits_is_fine(server: Any) -> None:
-    async def behave(call: Any) -> None:
-        await call.head()
-        for _ in range(5):
-            await call.event(TEXT)
-            await asyncio.sleep(0.3)
-        await call.event(STOP)
-        await call.end()
-
-    server.behave = behave
-    record = await ask(server.url, timeouts=Timeouts(first_byte=1, idle=1, total=60))
-    assert record.error is None
-
-
-@pytest.fixture
-def no_more_files() -> Iterator[None]:
-    """No file can be opened once the soft limit is what is open now."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-async def test_case_16_no_socket_left_is_the_rigs_own_fault(server: Any, no_more_files: None) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with new_session() as session:
-        free = os.open("/dev/null", os.O_RDONLY)
-        os.close(free)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-        request = Request("s", "p", {})
-        record = await send(
-            session, Target(server.url, "m", default_leg="proxy"), request, t0=0, stream=True, timeouts=Timeouts()
-        )
-    assert failure(record) == ("client", "internal")
-
-
-async def test_a_header_value_is_never_in_a_message(server: Any) -> None:
-    async def behave(call: Any) -> None:
-        token = call.headers["authorization"]
-        await call.json({"error": {"message": f"bad key {token}, {token.split()[1]}"}}, "401 Unauthorized")
-
-    server.behave = behave
-    record = await ask(server.url, headers={"Authorization": "Bearer sk-very-secret"})
-    assert record.error is not None
-    assert record.error.message == "401: bad key ***, ***"
-    assert "secret" not in repr(Target(server.url, "m", headers={"Authorization": "Bearer sk-very-secret"}))
-    assert server.calls[0].headers["authorization"] == "Bearer sk-very-secret"
-
-
-async def test_a_header_that_cannot_be_sent_is_the_rigs_own_fault(server: Any) -> None:
-    record = await ask(server.url, headers={"Authorization": "Bearer sk-very\r\nsecret"})
-    assert failure(record) == ("client", "internal")
-    assert record.error is not None and "secret" not in record.error.message
-
-
-def test_connections_are_given_up_before_the_server_closes_them() -> None:
-    # uvicorn's timeout_keep_alive is 5 s, and vLLM's too.
-    assert IDLE_CONNECTION_S < 5
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["", "localhost:8000", "ftp://h", "http://", "http://h:99999", "http://h:0", "http://h?x=1", "http://u:pw@h", "http://[::1"],
-)  # fmt: skip
-def test_an_address_that_cannot_be_used_is_refused(url: str) -> None:
-    with pytest.raises(BadTarget) as caught:
-        Target(url, "m")
-    assert "\n" not in str(caught.value) and "pw" not in str(caught.value)
-
-
-async def test_multibyte_text_cut_anywhere(server: Any) -> None:
-    stream = (
-        b': ping\r\n\r\ndata: {"choices":[{"text":"\xe2\x88\x92\xc3\xa9"}]}\r\n\r\n'
-        b'event: x\r\ndata: {"choices":\r\ndata: [{"text":"8","finish_reason":"stop"}]}\r\n\r\ndata: [DONE]\r\n\r\n'
-    )
-
-    async def behave(call: Any) -> None:
-        await call.head()
-        for byte in stream:
-            await call.chunk(bytes([byte]))
-        await call.end()
-
-    server.behave = behave
-    record = await ask(server.url)
-    assert (record.error, record.text, record.finish_reason) == (None, "\u2212\u00e98", "stop")

@@ -1,0 +1,195 @@
+"""Connections, deadlines, sockets and secrets of one request, against a real server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from evals.client import IDLE_CONNECTION_S, Request, Target, Timeouts, new_session, send
+from evals.errors import BadTarget
+from evals.records import RequestRecord
+
+SHORT = Timeouts(connect=5, first_byte=0.2, idle=0.2, total=0.6)
+TEXT = {"choices": [{"index": 0, "text": "18", "finish_reason": None}]}
+STOP = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
+
+
+def failure(record: RequestRecord) -> tuple[str, str]:
+    assert record.error is not None
+    assert "\n" not in record.error.message
+    return record.error.leg, record.error.error_class
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def test_nobody_listens(ask: Any) -> None:
+    record = await ask(f"http://127.0.0.1:{closed_port()}", default_leg="proxy")
+    assert failure(record) == ("proxy", "connect")
+    assert (record.http_status, record.text, record.attempts) == (None, None, 1)
+
+
+async def test_retries_are_bounded_and_counted(ask: Any) -> None:
+    record = await ask(f"http://127.0.0.1:{closed_port()}", retries=2)
+    assert failure(record) == ("decode", "connect")
+    assert record.attempts == 3
+
+
+async def test_nothing_that_was_sent_is_sent_again(ask: Any, server: Any) -> None:
+    async def behave(call: Any) -> None:
+        call.reset()
+
+    server.behave = behave
+    record = await ask(server.url, retries=5)
+    assert failure(record) == ("decode", "reset")
+    assert (record.attempts, len(server.calls)) == (1, 1)
+
+
+async def test_no_connection_in_time(ask: Any) -> None:
+    # A full backlog of a socket that nobody accepts from: Linux drops further connection attempts.
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                filler.connect(full.getsockname())
+        await asyncio.sleep(0)
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        record = await ask(url, timeouts=Timeouts(connect=0.2, first_byte=30))
+    assert failure(record) == ("decode", "connect_timeout")
+
+
+@pytest.mark.parametrize("headers", [False, True])
+async def test_case_20_no_first_byte(ask: Any, server: Any, headers: bool) -> None:
+    async def behave(call: Any) -> None:
+        if headers:
+            await call.head()
+        await asyncio.Event().wait()
+
+    server.behave = behave
+    record = await ask(server.url, timeouts=SHORT)
+    assert failure(record) == ("decode", "first_byte_timeout")
+    assert record.http_status == (200 if headers else None)
+
+
+async def test_a_stream_that_falls_silent(ask: Any, server: Any) -> None:
+    async def behave(call: Any) -> None:
+        await call.head()
+        await call.event(TEXT)
+        await asyncio.Event().wait()
+
+    server.behave = behave
+    record = await ask(server.url, timeouts=Timeouts(first_byte=60, idle=0.1))
+    assert failure(record) == ("decode", "idle_timeout")
+    assert record.text == "18"
+
+
+async def test_a_stream_that_does_not_end(ask: Any, server: Any) -> None:
+    async def behave(call: Any) -> None:
+        await call.head()
+        while True:
+            await call.event(TEXT)
+            await asyncio.sleep(0.02)
+
+    server.behave = behave
+    record = await ask(server.url, timeouts=Timeouts(first_byte=60, idle=60, total=0.3))
+    assert failure(record) == ("decode", "total_timeout")
+
+
+async def test_a_slow_stream_within_the_limits_is_fine(ask: Any, server: Any) -> None:
+    async def behave(call: Any) -> None:
+        await call.head()
+        for _ in range(5):
+            await call.event(TEXT)
+            await asyncio.sleep(0.3)
+        await call.event(STOP)
+        await call.end()
+
+    server.behave = behave
+    record = await ask(server.url, timeouts=Timeouts(first_byte=1, idle=1, total=60))
+    assert record.error is None
+
+
+@pytest.fixture
+def no_more_files() -> Iterator[None]:
+    """No file can be opened once the soft limit is what is open now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_case_16_no_socket_left_is_the_rigs_own_fault(server: Any, no_more_files: None) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with new_session() as session:
+        free = os.open("/dev/null", os.O_RDONLY)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        request = Request("s", "p", {})
+        record = await send(
+            session, Target(server.url, "m", default_leg="proxy"), request, t0=0, stream=True, timeouts=Timeouts()
+        )
+    assert failure(record) == ("client", "internal")
+
+
+async def test_a_header_value_is_never_in_a_message(ask: Any, server: Any) -> None:
+    async def behave(call: Any) -> None:
+        token = call.headers["authorization"]
+        await call.json({"error": {"message": f"bad key {token}, {token.split()[1]}"}}, "401 Unauthorized")
+
+    server.behave = behave
+    record = await ask(server.url, headers={"Authorization": "Bearer sk-very-secret"})
+    assert record.error is not None
+    assert record.error.message == "401: bad key ***, ***"
+    assert "secret" not in repr(Target(server.url, "m", headers={"Authorization": "Bearer sk-very-secret"}))
+    assert server.calls[0].headers["authorization"] == "Bearer sk-very-secret"
+
+
+async def test_a_header_that_cannot_be_sent_is_the_rigs_own_fault(ask: Any, server: Any) -> None:
+    record = await ask(server.url, headers={"Authorization": "Bearer sk-very\r\nsecret"})
+    assert failure(record) == ("client", "internal")
+    assert record.error is not None and "secret" not in record.error.message
+
+
+def test_connections_are_given_up_before_the_server_closes_them() -> None:
+    # uvicorn's timeout_keep_alive is 5 s, and vLLM's too.
+    assert IDLE_CONNECTION_S < 5
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "localhost:8000", "ftp://h", "http://", "http://h:99999", "http://h:0", "http://h?x=1", "http://u:pw@h", "http://[::1"],
+)  # fmt: skip
+def test_an_address_that_cannot_be_used_is_refused(url: str) -> None:
+    with pytest.raises(BadTarget) as caught:
+        Target(url, "m")
+    assert "\n" not in str(caught.value) and "pw" not in str(caught.value)
+
+
+async def test_multibyte_text_cut_anywhere(ask: Any, server: Any) -> None:
+    stream = (
+        b': ping\r\n\r\ndata: {"choices":[{"text":"\xe2\x88\x92\xc3\xa9"}]}\r\n\r\n'
+        b'event: x\r\ndata: {"choices":\r\ndata: [{"text":"8","finish_reason":"stop"}]}\r\n\r\ndata: [DONE]\r\n\r\n'
+    )
+
+    async def behave(call: Any) -> None:
+        await call.head()
+        for byte in stream:
+            await call.chunk(bytes([byte]))
+        await call.end()
+
+    server.behave = behave
+    record = await ask(server.url)
+    assert (record.error, record.text, record.finish_reason) == (None, "\u2212\u00e98", "stop")
