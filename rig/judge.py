@@ -50,6 +50,7 @@ def judge(
                 target=expected[sample][0],
                 outcome=outcomes[deciding],
                 by_scorer=outcomes,
+                target_text=targets[sample],
             )
         )
     return judged

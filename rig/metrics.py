@@ -75,7 +75,7 @@ def latency_ms(records: Iterable[RequestRecord]) -> dict[str, Percentiles]:
         values["ttft"].append(ttft)
         if r.completion_tokens is not None and r.completion_tokens > 1:
             values["tpot"].append((e2e - ttft) / (r.completion_tokens - 1))
-        values["itl"] += [gap * 1000 for gap in r.gaps or ()]
+        values["itl"] += r.itl_ms or ()
     return _summaries(values)
 
 
