@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from rig.config_errors import config_error, did_you_mean, shown, validate
 from rig.config_models import CellConfig, SweepFile
 from rig.errors import ConfigError
+from rig.secrets import is_secret
 from rig.yaml_source import KeyPath, YamlSource
 
 CellPath = tuple[str, ...]
@@ -189,6 +190,11 @@ def _matrix_cell(sweep: SweepFile, axes: tuple[Axis, ...], rows: tuple[int, ...]
 
 def complete(cell: ExpandedCell, sweep: SweepFile, source: YamlSource) -> Cell:
     """The cell as a model, its names looked up. Raises ConfigError where the file wrote what is wrong."""
+    for path, at in cell.origins.items():
+        if len(path) == 3 and path[1] == "env" and is_secret(path[2]):
+            raise config_error(
+                source, at, "labels are written to files, so a secret cannot be an axis; set it in `cell`"
+            )
     settings = validate(CellConfig, cell.data, source, lambda path: _written_at(cell.origins, path))
     names: list[tuple[KeyPath, str | None, dict[str, Any], str]] = [
         (("model",), settings.model, dict(sweep.models), "model"),

@@ -46,7 +46,7 @@ class ServerPlan:
 
 @dataclass(frozen=True)
 class ProxyPlan:
-    """The router between the legs; `argv` starts it."""
+    """The router between the legs; `argv` starts it, and is empty where one runs already."""
 
     argv: tuple[str, ...]
     port: int
