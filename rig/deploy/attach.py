@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import suppress
 from pathlib import Path
 
-from rig.deploy import ports, ready
+from rig.deploy import ready
 from rig.deploy.deployment import Deployment, Running
 from rig.deploy.events import OnEvent
-from rig.deploy.local import require_command
+from rig.deploy.local import require_startable
 from rig.deploy.logs import LogTail, decisive_line, engine_dead
 from rig.deploy.process import Failure
-from rig.deploy.startup import PROXY, Startup, side_by_side
+from rig.deploy.startup import Startup, side_by_side
 from rig.errors import NotUsable, StartFailed
 from rig.planned import AttachedServer, DeploymentPlan
 
@@ -67,9 +66,7 @@ class AttachedWatch:
 
 async def launch(plan: DeploymentPlan, folder: Path, on_event: OnEvent) -> Deployment:
     """Attaches to running servers; errors as for `rig.deploy.launch`."""
-    if plan.proxy is not None:
-        require_command(PROXY, plan.proxy.argv, os.environ)
-        ports.require_free(plan.proxy.port, PROXY)
+    require_startable(plan)
     startup = Startup(plan, folder, on_event)
 
     async def servers() -> tuple[Running, ...]:
