@@ -9,7 +9,6 @@ from rig.deploy import attach, local
 from rig.deploy.deployment import Deployment, Running
 from rig.deploy.events import Event, Phase
 from rig.deploy.local import require_startable
-from rig.deploy.local import require_startable
 from rig.planned import DeploymentPlan
 
 __all__ = ["Deployment", "Event", "Phase", "Running", "launch", "require_startable"]
