@@ -192,9 +192,7 @@ def complete(cell: ExpandedCell, sweep: SweepFile, source: YamlSource) -> Cell:
     """The cell as a model, its names looked up. Raises ConfigError where the file wrote what is wrong."""
     for path, at in cell.origins.items():
         if len(path) == 3 and path[1] == "env" and is_secret(path[2]):
-            raise config_error(
-                source, at, "labels are written to files, so a secret cannot be an axis; set it in `cell`"
-            )
+            raise config_error(source, at, "labels are stored, so a secret cannot be an axis; set it in `cell`")
     settings = validate(CellConfig, cell.data, source, lambda path: _written_at(cell.origins, path))
     names: list[tuple[KeyPath, str | None, dict[str, Any], str]] = [
         (("model",), settings.model, dict(sweep.models), "model"),
