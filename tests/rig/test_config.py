@@ -171,7 +171,7 @@ ADDED_REFUSED = [
     ("matrix: {model: [m, x]}", 'matrix.model[1]: no model "x" under models; known: m (line 16)'),
     (
         "matrix: {both.env.HF_TOKEN: [a, b]}",
-        "matrix.both.env.HF_TOKEN[0]: labels are written to files, so a secret cannot be an axis; set it in `cell`",
+        "matrix.both.env.HF_TOKEN[0]: labels are stored, so a secret cannot be an axis; set it in `cell`",
     ),
     ("include: [{}]", "include[0]: an empty entry; say what differs from `cell` (line 16)"),
     (
