@@ -116,7 +116,7 @@ class LegLine:
         if self._ended:
             return t_end
         self._ended = True
-        self._metrics.leg_seconds.labels(self.instance.role, self.instance.name).observe(t_end - self.t_start)
+        self._metrics.leg_ended(self.instance.role, self.instance.name, t_end - self.t_start)
         self._legs.put(self._line(t_end, error))
         return t_end
 

@@ -49,6 +49,14 @@ class Metrics:
             registry=self.registry,
         )
 
+        self._legs: dict[str, Histogram] = {}
+
+    def leg_ended(self, role: str, instance: str, seconds: float) -> None:
+        series = self._legs.get(instance)
+        if series is None:
+            series = self._legs[instance] = self.leg_seconds.labels(role, instance)
+        series.observe(seconds)
+
     def text(self) -> bytes:
         """The exposition; over all workers where there are several."""
         if os.environ.get(MULTIPROC_ENV):
