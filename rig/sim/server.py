@@ -212,7 +212,6 @@ class Face:
             await response.prepare(request)
             await self._error_event(response, refused)
             entry.status, entry.outcome = 200, "stream_error"
-            await response.write_eof()
             return response
         await response.prepare(request)
         entry.status = 200
@@ -238,7 +237,13 @@ class Face:
         if ready:
             await response.write(b"".join(ready))
         if end:
-            await self._break_off(request, response, job, end)
+            entry.outcome = end
+            if end == "stream_error":
+                await self._error_event(response, Refused(500, "Internal server error"))
+                return response
+            if end == "stream_cut":
+                _close(request)
+            raise Broken(end)
         engine.metrics.generation_tokens.add(entry.completion_tokens)
         if "no_done" in struck:
             entry.outcome = "no_done"
@@ -247,18 +252,9 @@ class Face:
         await response.write_eof()
         return response
 
-    async def _break_off(self, request: web.BaseRequest, response: web.StreamResponse, job: Job, how: str) -> NoReturn:
-        """End a stream as the fault says."""
-        job.entry.outcome = how
-        if how == "stream_error":
-            await self._error_event(response, Refused(500, "Internal server error"))
-            await response.write_eof()
-        elif how == "stream_cut":
-            _close(request)
-        raise Broken(how)
-
     async def _error_event(self, response: web.StreamResponse, refused: Refused) -> None:
         await response.write(replies.event(refused.body()) + replies.DONE)
+        await response.write_eof()
 
     def _token_ms(self, job: Job) -> float:
         slow = job.struck.get("slow_tokens")
