@@ -84,7 +84,7 @@ async def run_cell(
     leg: ErrorLeg = "proxy" if plan.proxy else "decode"
     target = Target(base_url=deployment.url, model=deployment.model, endpoint=task.endpoint, default_leg=leg)
     manner = Manner(ClosedLoop(cell.task.concurrency), cell.task.stream, Timeouts())
-    path = run.requests(cell.id)
+    path = run.new_requests(cell.id)
     sources = [Source(s.name, s.role, s.metrics_url) for s in deployment.servers]
 
     display.say(f"{cell.id}: warming up with {cell.task.warmup} requests")
@@ -128,7 +128,8 @@ def conclude(
 ) -> Finished:
     """From what was gathered to a result on disk."""
     ids = {r.request_id for r in records}
-    legs = [leg for leg in run.read_legs(deployment_name) if leg.request_id in ids]
+    every_leg = run.read_legs(deployment_name)
+    legs = None if every_leg is None else [leg for leg in every_leg if leg.request_id in ids]
     targets = {s.sample_id: s.target_text for s in task.samples}
     judged = tuple(judge(records, targets, task.scorers, task.scorer))
     texts = texts_of(records)
@@ -147,7 +148,7 @@ def conclude(
         accuracy=metrics.accuracy(judged, task.scorer, task.scorers),
         counts=metrics.counts(judged, records),
         latency_ms=metrics.latency_ms(records),
-        legs_ms=metrics.legs_ms(legs),
+        legs_ms=metrics.legs_ms(legs or ()),
         throughput=metrics.throughput(records),
         evidence=proof,
     )
@@ -169,7 +170,7 @@ def _evidence(
     before: tuple[Reading, ...],
     after: tuple[Reading, ...],
     records: list[RequestRecord],
-    legs: list[Leg],
+    legs: list[Leg] | None,
 ) -> Evidence:
     if plan.kind == "monolithic":
         return evidence.monolithic(before, after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import sys
 from collections.abc import Coroutine
@@ -12,10 +13,15 @@ from typing import Any, TypeVar
 import click
 
 from evals.errors import EvalError
+from proxy.command import proxy_command
+from proxy.errors import ProxyError
 from rig import __version__
 from rig.errors import Interrupted, RigError, UsageError
 
 T = TypeVar("T")
+TABLE_WIDTH = 160
+"""Columns of a table that does not go to a terminal."""
+
 PATH = click.Path(path_type=Path)
 CONFIG = click.argument("config", type=PATH)
 DATA = click.option("--data", type=PATH, help="Folder with train.jsonl and test.jsonl (default: the hub).")
@@ -75,7 +81,7 @@ def sweep(
     planned = _plan(config, cell_glob=cell_glob, limit=limit)
     tasks = runs.load_tasks(planned, data)
     runs.check_startable(planned)
-    folder = RunFolder.open(resume) if resume else runs.begin(planned, config.read_text(encoding="utf-8"), out)
+    folder = RunFolder.open(resume) if resume else runs.begin(planned, config, out)
     with Display(sys.stderr) as display:
         runs.announce(planned, folder, display)
         _interruptible(runs.Sweep(planned, tasks, folder, display).all())
@@ -142,21 +148,6 @@ def evaluate(**options: Any) -> None:
 
 
 @cli.command()
-@click.option("--prefill", multiple=True, required=True, metavar="URL", help="A prefill server; may come again.")
-@click.option("--decode", multiple=True, required=True, metavar="URL", help="A decode server; may come again.")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
-@click.option("--mode", type=click.Choice(["pull", "push"]), default="pull", show_default=True)
-@click.option("--lenient", is_flag=True, help="Let a request through that prefill gave no kv_transfer_params for.")
-@click.option("--legs", type=PATH, help="Write one JSON line a leg to this file.")
-def proxy(**options: Any) -> None:
-    """Route requests through a prefill leg and a decode leg."""
-    from rig.proxying import serve_proxy
-
-    serve_proxy(**options)
-
-
-@cli.command()
 @click.argument("config", type=PATH, required=False)
 @DATA
 def doctor(config: Path | None, data: Path | None) -> None:
@@ -174,6 +165,9 @@ def doctor(config: Path | None, data: Path | None) -> None:
     sys.exit(3 if any(check.grade == "missing" for check in checks) else 0)
 
 
+cli.add_command(proxy_command)
+
+
 def _plan(config: Path, *, cell_glob: str | None = None, gpus: int | None = None, limit: int | None = None) -> Any:
     from rig.config import load_config
     from rig.machine import detect_machine
@@ -185,7 +179,9 @@ def _plan(config: Path, *, cell_glob: str | None = None, gpus: int | None = None
 def _show(folder: Any) -> None:
     from rig.report.table import format_table
 
-    click.echo(format_table(folder.read(), str(folder.path)))
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else TABLE_WIDTH
+    click.echo(format_table(folder.read(), str(folder.path), width=width, color=terminal))
 
 
 def _interruptible(work: Coroutine[Any, Any, T]) -> T:
@@ -212,13 +208,16 @@ def main(argv: list[str] | None = None) -> None:
         code = done.exit_code
     except click.Abort:
         code = Interrupted.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        code = UsageError.exit_code
     except click.ClickException as error:
         click.echo(f"pdrig: {error.format_message()}", err=True)
         code = UsageError.exit_code
     except EvalError as error:
         click.echo(f"pdrig: {error}", err=True)
         code = UsageError.exit_code
-    except RigError as error:
+    except (RigError, ProxyError) as error:
         click.echo(f"pdrig: {error}", err=True)
         code = error.exit_code
     except BrokenPipeError:

@@ -201,9 +201,9 @@ def complete(cell: ExpandedCell, sweep: SweepFile, source: YamlSource) -> Cell:
     ]
     for role, part in (("both", settings.both), ("prefill", settings.prefill), ("decode", settings.decode)):
         names.append(((role, "host"), part.host, dict(sweep.hosts), "host"))
-    for path, name, known, kind in names:
+    for at_cell, name, known, kind in names:
         if name is not None and name not in known:
-            raise unknown_name(source, _written_at(cell.origins, path), kind, name, known)
+            raise unknown_name(source, _written_at(cell.origins, at_cell), kind, name, known)
     return Cell(settings, cell.assigned, cell.origins, cell.included)
 
 

@@ -52,11 +52,12 @@ def disaggregated(
     before: Sequence[Reading],
     after: Sequence[Reading],
     records: Iterable[RequestRecord],
-    legs: Iterable[Leg],
+    legs: Iterable[Leg] | None,
 ) -> Evidence:
     """Judge whether the KV cache of every answered request moved.
 
-    `records` are the requests between the two readings, `legs` the proxy's legs of at least those.
+    `records` are the requests between the two readings, `legs` the proxy's legs of at least those (None: a proxy
+    that is not ours, whose log is not at hand).
     """
     delta = deltas(before, after)
     findings: list[Finding] = []
@@ -182,8 +183,10 @@ def _tokens(
     return findings
 
 
-def _hand_offs(answered: Sequence[RequestRecord], legs: Iterable[Leg]) -> list[Finding]:
+def _hand_offs(answered: Sequence[RequestRecord], legs: Iterable[Leg] | None) -> list[Finding]:
     """Every answered request needs a prefill leg that gave its parameters, and a decode leg."""
+    if legs is None:
+        return [Finding("transfer", "the proxy's log of legs is not at hand: the counters alone speak", "legs.jsonl")]
     good: Counter[tuple[str, str]] = Counter()
     for leg in legs:
         good[leg.request_id, leg.leg] += bool(leg.error is None and (leg.leg == "decode" or leg.params_present))

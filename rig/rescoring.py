@@ -36,6 +36,6 @@ def rescore_cell(run: RunFolder, result: CellResult, scorer: str) -> str:
     new = metrics.accuracy(judged, scorer)
     changed = sum(before[j.sample_id].outcome != j.outcome for j in judged)
     old = result.accuracy.value if result.accuracy else None
-    values = [("-" if v is None else f"{v:.3f}") for v in (old, new.value)]
+    was, gives = ("-" if value is None else f"{value:.3f}" for value in (old, new.value))
     version = get_scorer(scorer).version
-    return f"{result.cell_id}: {scorer} v{version} gives {values[1]} (was {values[0]}), {changed} outcomes differ -> {name}"
+    return f"{result.cell_id}: {scorer} v{version} gives {gives} (was {was}), {changed} outcomes differ -> {name}"

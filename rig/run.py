@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -16,8 +17,9 @@ from rig.deploy import Deployment, Event, launch, require_startable
 from rig.errors import DataError, DeployError, PortLost, UsageError
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
 from rig.progress import Display
-from rig.records import CellResult, RunInfo, RunResult
-from rig.store import RunFolder
+from rig.records import CellResult, Reason, RunInfo, RunResult, Verdict
+from rig.secrets import masked_yaml
+from rig.store import RunFolder, write_text
 
 HEALTHY = ("pass", "improved", None)
 """Verdicts after which a deployment is trusted with another cell; None is a baseline's."""
@@ -50,21 +52,21 @@ def load_tasks(plan: SweepPlan, data: Path | None) -> dict[str, Task]:
     return tasks
 
 
-def begin(plan: SweepPlan, config_text: str, parent: Path) -> RunFolder:
+def begin(plan: SweepPlan, config: Path, parent: Path) -> RunFolder:
     """Make the run's folder and write what is known before anything starts."""
     run = RunFolder.create(parent, plan.name)
     info = RunInfo(
         run_id=run.path.name,
         name=plan.name,
         config_file=plan.config_file,
-        config_text=config_text,
+        config_text=masked_yaml(config.read_text(encoding="utf-8")),
         resolved=resolved(plan),
         started=now(),
         ended=None,
         argv=provenance.argv(),
         versions=provenance.versions(),
         host=provenance.host(),
-        git=provenance.git(Path(plan.config_file).resolve().parent),
+        git=provenance.git(config.resolve().parent),
         notes=plan.notes,
     )
     run.write_info(info)
@@ -166,7 +168,6 @@ class Sweep:
 
     async def _cell(self, cell: CellPlan, deployment: Deployment, plan: DeploymentPlan, name: str) -> bool:
         """Evaluate one cell; True when the deployment can be trusted with another."""
-        self.run.set_requests_aside(cell.id)
         baselines = {b: self.finished.get(b) for b in cell.baselines}
         task = self.tasks[cell.task.label]
         try:
@@ -177,6 +178,9 @@ class Sweep:
         except asyncio.CancelledError:
             self.run.write_cell(cells.unfinished(cell, plan, name, "interrupted", "stopped by a person or a signal"))
             raise
+        except Exception as error:
+            self._broken(cell, plan, name, error)
+            return False
         self.finished[cell.id] = finished
         self.display.say(f"{cell.id}: {in_a_line(finished.result)}")
         state = finished.result.verdict.state if finished.result.verdict else None
@@ -185,6 +189,16 @@ class Sweep:
     def _fail(self, cell: CellPlan, plan: DeploymentPlan, name: str, error: DeployError) -> None:
         self.run.write_cell(cells.failed(cell, plan, name, error))
         self.display.say(f"{cell.id}: failed, {error}")
+
+    def _broken(self, cell: CellPlan, plan: DeploymentPlan, name: str, error: Exception) -> None:
+        """A fault of the rig itself: the cell is invalid, the other cells run."""
+        text = f"The rig itself failed: {type(error).__name__}: {error}"
+        log = self.run.cell(cell.id) / "error.txt"
+        write_text(log, "".join(traceback.format_exception(error)))
+        result = cells.unfinished(cell, plan, name, "invalid", text)
+        verdict = Verdict("invalid", (Reason("rig", text, str(log.relative_to(self.run.path))),))
+        self.run.write_cell(replace(result, verdict=verdict))
+        self.display.say(f"{cell.id}: invalid, {text} ({log})")
 
     def _event(self, event: Event) -> None:
         self.display.server(event.server, event.phase, event.text)

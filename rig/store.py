@@ -76,12 +76,14 @@ class RunFolder:
     def requests(self, cell_id: str) -> Path:
         return self.cell(cell_id) / "requests.jsonl"
 
-    def set_requests_aside(self, cell_id: str) -> None:
-        """Rename the records of an earlier, unfinished attempt: they are kept, and do not count."""
+    def new_requests(self, cell_id: str) -> Path:
+        """Where a cell's records go; those of an earlier, unfinished attempt are renamed: kept, and not counted."""
         path = self.requests(cell_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             earlier = len(list(path.parent.glob("requests.*.jsonl")))
             path.rename(path.with_name(f"requests.{earlier + 1}.jsonl"))
+        return path
 
     def write_info(self, info: RunInfo) -> None:
         write_text(self.path / "run.json", _RUN.dump_json(info, indent=1).decode() + "\n")
@@ -106,9 +108,10 @@ class RunFolder:
     def read_requests(self, cell_id: str) -> list[RequestRecord]:
         return list(read_records(self.requests(cell_id)).records)
 
-    def read_legs(self, deployment_id: str) -> list[Leg]:
+    def read_legs(self, deployment_id: str) -> list[Leg] | None:
+        """The proxy's legs, or None where there is no log of them."""
         path = self.deployment(deployment_id) / "legs.jsonl"
-        return [_LEG.validate_python(row) for row in read_jsonl(path).rows] if path.is_file() else []
+        return [_LEG.validate_python(row) for row in read_jsonl(path).rows] if path.is_file() else None
 
     def read(self) -> RunResult:
         """All results of the run, in the order of the plan."""

@@ -16,7 +16,7 @@ LAYERS = [
     {"plan"},
     {"report", "plan_text", "deploy", "doctor"},
     {"asking"},
-    {"cell"},
+    {"cell", "evaluate", "rescoring"},
     {"run"},
     {"cli"},
 ]

@@ -90,7 +90,15 @@ class Startup:
                 await asyncio.gather(task, return_exceptions=True)
 
     async def bring_up_proxy(self, plan: ProxyPlan) -> None:
-        """Starts the proxy with its legs file, and checks a hand-off for each pair that it forms."""
+        """Starts the proxy with its legs file, and checks a hand-off for each pair that it forms.
+
+        A plan without a command is a proxy that runs already: it is checked, and its legs are not at hand.
+        """
+        if not plan.argv:
+            async with ready.client(None) as http:
+                await self._healthy_in_time(http, plan)
+                await self._check_pairs(http, plan.url)
+            return
         argv = (*plan.argv, "--legs", str(self.folder / LEGS_FILE))
         process = await self.guarded(PROXY, argv, dict(os.environ), has_engine=False)
         env = self.plan.servers[0].env if self.plan.servers else None
@@ -111,17 +119,21 @@ class Startup:
             await to_the_end(self._abandon(error))
             raise
         self.record.update(ready_unix=time.time())
-        legs = self.folder / LEGS_FILE if self.plan.proxy is not None else None
+        proxy = self.plan.proxy
+        legs = self.folder / LEGS_FILE if proxy is not None and proxy.argv else None
         return Deployment(self.plan, running, self.members, self.memory, self.record, legs, self.on_event)
 
     async def _proxy_up(self, http: httpx.AsyncClient, process: GuardedProcess, plan: ProxyPlan) -> None:
+        await self._healthy_in_time(http, plan)
+        refuse_stranger(process, plan.port)
+
+    async def _healthy_in_time(self, http: httpx.AsyncClient, plan: ProxyPlan) -> None:
         limit_s = self.plan.limits.check_s
         try:
             async with asyncio.timeout(limit_s):
                 await ready.wait_healthy(http, plan.url)
         except TimeoutError:
             raise StartTimeout(f"the proxy did not answer at {plan.url} within {limit_s:g} s", PROXY) from None
-        refuse_stranger(process, plan.port)
 
     async def _check_pairs(self, http: httpx.AsyncClient, url: str) -> None:
         roles = [server.role for server in self.plan.servers] + [server.role for server in self.plan.attached]

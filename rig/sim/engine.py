@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ class Engine:
         )
         self._seats = asyncio.Semaphore(settings.max_num_seqs or options.max_num_seqs or _DEFAULT_SEQS)
         self._jobs: dict[Job, None] = {}
+        self._ids_in_flight: Counter[str] = Counter()
         self._running = 0
         self._number = 0
         self._last_finish: float | None = None
@@ -84,7 +85,7 @@ class Engine:
         prompt = ask.prompts[0]
         questions = tuple(answers.recognise(prompt.text, self._book) for prompt in ask.prompts)
         side = self._side(ask)
-        duplicate = header_id is not None and any(job.entry.request_id == header_id for job in self._jobs)
+        duplicate = header_id is not None and self._ids_in_flight[header_id] > 0
         moment = Moment(
             side=side,
             number=self._number,
@@ -116,6 +117,8 @@ class Engine:
         job = Job(ask, request_id, side, entry, struck, questions, now)
         job.blocks = -(-moment.prompt_tokens // self.options.block_size)
         self._jobs[job] = None
+        if header_id is not None:
+            self._ids_in_flight[header_id] += 1
         return job
 
     def _side(self, ask: Ask) -> Side:
@@ -130,6 +133,11 @@ class Engine:
     def end(self, job: Job, reason: str) -> None:
         """Count a request that is over and write its line; `reason` is a finish reason of vLLM."""
         self._jobs.pop(job, None)
+        name = job.entry.request_id
+        if name is not None:
+            self._ids_in_flight[name] -= 1
+            if not self._ids_in_flight[name]:
+                del self._ids_in_flight[name]
         now = self._last_finish = time.monotonic()
         self.metrics.success.add(1, reason)
         self.metrics.e2e.observe(now - job.started)

@@ -14,6 +14,7 @@ _WORDS: list[str] = re.findall(
     " these would other into has more her two like him see time could no make than first been its who now people",
 )
 _TEXT_OF: dict[int, str] = {}
+_ID_OF: dict[str, int] = {}
 
 
 def split(text: str) -> list[str]:
@@ -23,8 +24,10 @@ def split(text: str) -> list[str]:
 
 def token_id(piece: str) -> int:
     """A number below 2**31 for a piece, the same in every process; remembered, so that it can be read back."""
-    number = crc32(piece.encode()) & 0x7FFFFFFF
-    _TEXT_OF.setdefault(number, piece)
+    number = _ID_OF.get(piece)
+    if number is None:
+        number = _ID_OF[piece] = crc32(piece.encode()) & 0x7FFFFFFF
+        _TEXT_OF.setdefault(number, piece)
     return number
 
 

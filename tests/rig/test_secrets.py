@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from rig.secrets import MASK, is_secret, masked
+from rig.secrets import MASK, is_secret, masked, masked_yaml
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "OPENAI_API_KEY", "MY_SECRET", "db_password", "AWS_CREDENTIALS"])
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "OPENAI_API_KEY", "APIKEY", "MY_SECRET", "db_password", "AWS_CREDENTIALS"]
+)
 def test_secret_names(name: str) -> None:
     assert is_secret(name)
 
 
-@pytest.mark.parametrize("name", ["VLLM_LOGGING_LEVEL", "TOKENIZERS_PARALLELISM", "MAX_TOKENS", "UCX_TLS"])
+@pytest.mark.parametrize(
+    "name", ["VLLM_LOGGING_LEVEL", "TOKENIZERS_PARALLELISM", "max_tokens", "tokenizer", "author", "UCX_TLS"]
+)
 def test_other_names(name: str) -> None:
     assert not is_secret(name)
 
@@ -20,3 +24,20 @@ def test_other_names(name: str) -> None:
 def test_values_are_masked_and_so_are_passwords_in_urls() -> None:
     env = {"HF_TOKEN": "hf_abc", "PROXY": "http://me:pw@host:1/x", "UCX_TLS": "tcp"}
     assert masked(env) == {"HF_TOKEN": MASK, "PROXY": f"http://{MASK}@host:1/x", "UCX_TLS": "tcp"}
+
+
+def test_a_sweep_file_is_stored_without_its_secrets_and_otherwise_as_it_is() -> None:
+    text = """\
+name: x  # token: in a comment stays a comment
+both:
+  env: {HF_TOKEN: hf_abc, UCX_TLS: tcp}
+  "MY_KEY": "a, b"
+  max_tokens: 5
+  VLLM_API_KEY:   s3cret value   # why
+url: http://me:pw@host/
+"""
+    shown = masked_yaml(text)
+    for secret in ("hf_abc", "a, b", "s3cret", "me:pw"):
+        assert secret not in shown
+    for kept in ("UCX_TLS: tcp}", "max_tokens: 5", "# why", "name: x", "url: http://***@host/"):
+        assert kept in shown

@@ -1,0 +1,132 @@
+"""The command line: what a user gets for bad input is one line and the right exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from rig.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+SIM = ROOT / "configs" / "sim.yaml"
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(list(argv))
+    out, err = capsys.readouterr()
+    code = end.value.code
+    assert isinstance(code, int)
+    return code, out, err
+
+
+def one_line(err: str) -> str:
+    assert "Traceback" not in err
+    (line,) = err.strip().splitlines()
+    assert line.startswith("pdrig: ")
+    return line
+
+
+def edited(tmp_path: Path, old: str, new: str) -> Path:
+    """A copy of the simulated sweep with one piece of text replaced."""
+    text = SIM.read_text()
+    assert old in text
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text.replace(old, new))
+    return path
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys)
+    assert code == 2
+    assert "Usage: pdrig" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["nosuch"], "No such command 'nosuch'"),
+        (["plan"], "Missing argument 'CONFIG'"),
+        (["plan", "missing.yaml"], "missing.yaml: "),
+        (["plan", str(SIM), "--format", "xml"], "'xml' is not one of"),
+        (["plan", str(SIM), "--gpus", "-1"], "--gpus"),
+        (["sweep", str(SIM), "--limit", "0"], "--limit"),
+        (["sweep", str(SIM), "--resume", "nowhere"], "nowhere: not a run folder"),
+        (["eval", "http://127.0.0.1:1", "--task", "nope"], "no task is called 'nope'"),
+        (["eval", "ftp://x", "--task", "gsm-tiny"], "expected http://HOST:PORT"),
+        (
+            ["eval", "http://127.0.0.1:1", "--task", "gsm-tiny", "--rate", "1", "--concurrency", "2"],
+            "exclude each other",
+        ),
+        (["eval", "http://127.0.0.1:1", "--task", "gsm8k", "--data", "nowhere"], "nowhere"),
+        (["report", "nowhere"], "nowhere: not a run folder"),
+        (["rescore", "nowhere"], "nowhere: not a run folder"),
+        (["proxy", "--prefill", "x", "--decode", "http://127.0.0.1:1"], "x"),
+    ],
+)
+def test_bad_usage_is_exit_2_and_one_line(capsys: pytest.CaptureFixture[str], argv: list[str], words: str) -> None:
+    code, _, err = run(capsys, *argv)
+    assert code == 2
+    assert words in one_line(err)
+
+
+def test_a_server_that_does_not_answer_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "eval", "http://127.0.0.1:1", "--task", "gsm-tiny")
+    assert code == 3
+    assert "no server answers at http://127.0.0.1:1" in one_line(err)
+
+
+def test_an_answer_missing_from_the_data_is_named_with_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    row = json.dumps({"question": "q", "answer": "#### 1"}) + "\n"
+    (tmp_path / "train.jsonl").write_text(row * 5)
+    (tmp_path / "test.jsonl").write_text(row + json.dumps({"question": "q"}) + "\n")
+    code, _, err = run(capsys, "eval", "http://127.0.0.1:1", "--task", "gsm8k", "--data", str(tmp_path))
+    assert code == 2
+    assert "test.jsonl" in one_line(err)
+    assert "answer" in err
+    assert "2" in err
+
+
+def test_an_engine_that_is_not_there_is_exit_2_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = edited(tmp_path, '"{rig_python}"', '"/nowhere/python"')
+    code, _, err = run(capsys, "sweep", str(path), "--out", str(tmp_path / "runs"))
+    assert code == 2
+    assert "the command /nowhere/python was not found" in one_line(err)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_port_in_use_is_exit_2_before_anything_starts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = run(capsys, "plan", str(SIM), "--format", "json")
+    assert code == 0
+    port = json.loads(out)["deployments"][0]["servers"][0]["port"]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        code, _, err = run(capsys, "sweep", str(SIM), "--out", str(tmp_path / "runs"))
+    assert code == 2
+    assert str(port) in one_line(err)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_doctor_names_what_is_missing_and_what_to_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = edited(tmp_path, '"{rig_python}"', '"/nowhere/python"')
+    code, out, _ = run(capsys, "doctor", str(path), "--data", str(tmp_path))
+    assert code == 3
+    assert "missing  engine" in out
+    assert "->" in out
+    assert "no train.jsonl" in out
+
+
+def test_the_plan_of_the_reference_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "plan", str(ROOT / "configs" / "hybrid_ssm.yaml"), "--gpus", "8", "--format", "sh")
+    assert code == 0
+    assert "--no-async-scheduling" in out
+    assert shutil.which("bash")
