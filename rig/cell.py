@@ -15,6 +15,7 @@ from rig import evidence, metrics, verdict
 from rig.asking import Clock, Manner, ask, outcome_of, task_info, warmup_requests
 from rig.counters import Source, read_settled
 from rig.deploy import Deployment
+from rig.deploy.record import masked_argv
 from rig.errors import DeployError, Hung
 from rig.judge import judge
 from rig.planned import CellPlan, DeploymentPlan
@@ -39,8 +40,8 @@ def texts_of(records: Iterable[RequestRecord]) -> dict[str, str]:
 
 
 def commands(plan: DeploymentPlan) -> dict[str, list[str]]:
-    """The command of each process, by name."""
-    lines = {server.name: list(server.argv) for server in plan.servers}
+    """The command of each process, by name; secrets masked."""
+    lines = {server.name: masked_argv(server.argv) for server in plan.servers}
     if plan.proxy:
         lines["proxy"] = list(plan.proxy.argv)
     return lines

