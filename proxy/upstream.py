@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Mapping
 from contextvars import ContextVar
 
@@ -42,6 +43,9 @@ NOT_TO_ENGINE = HOP_BY_HOP | {
     b"x-request-id",
 }
 """The length and type are the leg's own; answers come uncompressed, because they are read on the way."""
+
+OWN_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""Reasons not to get a socket that are this machine's, not the engine's."""
 
 _new_connection: ContextVar[bool] = ContextVar("_new_connection", default=False)
 _was_reused: ContextVar[bool] = ContextVar("_was_reused", default=False)
@@ -191,6 +195,8 @@ def _named(error: BaseException, instance: Instance, answered: bool, reused: boo
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return LegError(leg, "connect_timeout", f"{where} took no connection in time")
     if isinstance(error, aiohttp.ClientConnectorError):
+        if error.errno in OWN_LIMITS:
+            return LegError("proxy", "internal", f"no socket to {where}: {error.os_error.strerror or error.os_error}")
         return LegError(leg, "connect", f"{where}: {error.os_error.strerror or error.os_error}")
     if isinstance(error, aiohttp.ClientPayloadError):
         return LegError(leg, "reset", f"{where} closed the connection within its answer")

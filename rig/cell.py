@@ -83,7 +83,13 @@ async def run_cell(
     plan = deployment.plan
     clock = Clock.start()
     leg: ErrorLeg = "proxy" if plan.proxy else "decode"
-    target = Target(base_url=deployment.url, model=deployment.model, endpoint=task.endpoint, default_leg=leg)
+    target = Target(
+        base_url=deployment.url,
+        model=deployment.model,
+        headers=deployment.headers,
+        endpoint=task.endpoint,
+        default_leg=leg,
+    )
     manner = Manner(ClosedLoop(cell.task.concurrency), cell.task.stream, Timeouts())
     path = run.new_requests(cell.id)
     sources = [Source(s.name, s.role, s.metrics_url) for s in deployment.servers]

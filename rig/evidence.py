@@ -7,6 +7,7 @@ handed over its parameters. Which series prove a transfer belongs to the connect
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,9 @@ def disaggregated(
     findings += _unreadable(before, after)
     findings += _transfers(shape, transfers, answered, asked)
     findings += _tokens(external, local, cached, answered, asked)
-    findings += _hand_offs(answered, legs)
+    hand_offs = None if legs is None else list(legs)
+    findings += _hand_offs(answered, hand_offs)
+    findings += _strangers(hand_offs or ())
     if failed:
         findings.append(Finding("transfer", f"{failed} transfers or notifications failed", "counters"))
     if expired:
@@ -196,3 +199,19 @@ def _hand_offs(answered: Sequence[RequestRecord], legs: Iterable[Leg] | None) ->
     first = without[0].request_id
     text = f"{len(without)} answered requests have no complete hand-off in the proxy's log (first: {first})"
     return [Finding("transfer", text, "legs.jsonl", "invalid")]
+
+
+def _strangers(legs: Iterable[Leg]) -> list[Finding]:
+    """One address is one engine: a second id on it is another process that answers there, or a restart.
+
+    vLLM appends `_dp` and a number to the id for each data-parallel rank; those are one engine.
+    """
+    ids: dict[str, set[str]] = {}
+    for leg in legs:
+        if leg.engine_id is not None:
+            ids.setdefault(leg.instance, set()).add(re.sub(r"_dp\d+$", "", leg.engine_id))
+    return [
+        Finding("transfer", f"{instance} answered as {len(found)} different engines", "legs.jsonl", "invalid")
+        for instance, found in sorted(ids.items())
+        if len(found) > 1
+    ]

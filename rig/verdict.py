@@ -13,7 +13,7 @@ from rig import stats
 from rig.errors import DeployError, RunError
 from rig.planned import Expectation
 from rig.records import CellResult, Comparison, Gates, Judged, Reason, State, Verdict
-from rig.verdict_channels import accuracy, damage, errors, invalid, moved, transfers, unusable
+from rig.verdict_channels import accuracy, damage, errors, invalid, moved, otherwise_scored, transfers, unusable
 
 BAD_STATES = frozenset({"regression", "xpass"})
 UNJUDGED_STATES = frozenset({"failed", "invalid"})
@@ -103,8 +103,9 @@ def _state(result: CellResult, baselines: Mapping[str, CellResult | None]) -> tu
         return "failed", (_failure(result.failure or "no reason was recorded"),)
     if reasons := invalid(result):
         return "invalid", reasons
-    usable = {name: base for name, base in baselines.items() if base is not None and not unusable(name, base)}
-    lost = tuple(reason for name, base in baselines.items() for reason in unusable(name, base))
+    faults = {name: unusable(name, base) or otherwise_scored(name, base, result) for name, base in baselines.items()}
+    usable = {name: base for name, base in baselines.items() if base is not None and not faults[name]}
+    lost = tuple(reason for found in faults.values() for reason in found)
     channels = [damage(result), transfers(result, usable), errors(result, usable)]
     channels += [accuracy(result, c) for c in result.comparisons if c.baseline in usable]
     by_state: dict[str, list[Reason]] = {}

@@ -67,6 +67,19 @@ def unusable(name: str, base: CellResult | None) -> tuple[Reason, ...]:
     return (Reason("rig", f"The baseline {name} cannot be used: {_sentence(why)}", f"cells/{name}/cell.json"),)
 
 
+def otherwise_scored(name: str, base: CellResult | None, result: CellResult) -> tuple[Reason, ...]:
+    """Why a baseline's outcomes mean something else than the cell's: another scorer, or another version of it."""
+    theirs, mine = base.task if base else None, result.task
+    if theirs is None or mine is None or theirs.scorer_sha256 == mine.scorer_sha256:
+        return ()
+    which = "another version of it" if theirs.scorer == mine.scorer else theirs.scorer
+    text = (
+        f"The baseline {name} cannot be used: this cell was scored by {mine.scorer}, the baseline by {which}. "
+        "Score the stored texts of both again with `pdrig rescore`, or run the baseline again."
+    )
+    return (Reason("rig", text, f"cells/{name}/cell.json"),)
+
+
 def moved(result: CellResult) -> tuple[Reason, ...]:
     """What proves that the KV cache moved, as far as counters say."""
     proof = result.evidence

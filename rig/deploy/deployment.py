@@ -106,7 +106,8 @@ async def stop_all(
 class Deployment:
     """Servers that passed their checks, and their proxy if there is one.
 
-    `url` is where requests go: the proxy's, else the first server's; `legs` is the file the proxy writes.
+    `url` is where requests go: the proxy's, else the first server's; `headers` what they need beside their own;
+    `legs` is the file the proxy writes.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class Deployment:
         self.servers = servers
         self.url = plan.proxy.url if plan.proxy else servers[0].url
         self.model = plan.model
+        self.headers = ready.auth_headers(plan.servers[0].env if plan.servers else None)
         self.legs = legs
         self._members = tuple(members)
         self._memory = memory

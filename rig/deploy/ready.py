@@ -45,9 +45,13 @@ class NoAnswer(NotUsable):
 
 def client(env: Mapping[str, str] | None = None) -> httpx.AsyncClient:
     """A client that takes no HTTP proxy from the environment, and the server's API key if it has one."""
+    return httpx.AsyncClient(headers=auth_headers(env), timeout=None, trust_env=False)
+
+
+def auth_headers(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a server that was started with `env` wants to see of its API key; nothing where it has none."""
     key = (env or {}).get("VLLM_API_KEY") or os.environ.get("VLLM_API_KEY")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return httpx.AsyncClient(headers=headers, timeout=None, trust_env=False)
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 async def health(http: httpx.AsyncClient, url: str) -> Health:

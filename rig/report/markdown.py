@@ -25,6 +25,7 @@ def format_markdown(run: RunResult, path: str) -> str:
         ]
         shared = ", ".join(f"{name} {_code(text)}" for name, text in rows.constant_labels(run.cells).items())
         parts += [f"Every cell: {shared}" if shared and len(run.cells) > 1 else "", _grid(columns)]
+        parts += [rows.warmup_text(run.cells)]
         parts += [_verdicts(run.cells), _reference(run), _latencies(run.cells), _commands(run.cells), _legend()]
     parts.append(f"{_plain(sweep_summary(run.cells))}. Run: {_code(path)}")
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -64,6 +65,8 @@ def _verdicts(cells: Sequence[CellResult]) -> str:
         ]
         if text := rows.scorers_text(cell):
             lines.append(f"  - by scorer: {_plain(text)}")
+        if text := rows.requests_text(cell):
+            lines.append(f"  - requests: {_plain(text)}")
     return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rig.metrics import error_texts
 from rig.records import CellResult, Comparison, Counts, Percentiles, Reason, RunResult
 from rig.verdict import state_name
 
@@ -137,6 +138,31 @@ def scorers_text(cell: CellResult) -> str | None:
         return None
     others = [f"{n} {MISSING if v is None else f'{v:.3f}'}" for n, v in a.by_scorer.items() if n != a.scorer]
     return ", ".join([f"{a.scorer} {a.value:.3f} (decides)", *others])
+
+
+def warmup_text(cells: Sequence[CellResult]) -> str:
+    """How many requests went ahead of each evaluation and are in no figure; nothing where no cell got so far."""
+    counts = {cell.warmup_requests for cell in cells if cell.warmup_requests is not None}
+    if not counts:
+        return ""
+    shown = f"{counts.pop()}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+    return f"Warm-up: {shown} requests a cell, through both legs where there are two; in no figure here."
+
+
+def requests_text(cell: CellResult) -> str | None:
+    """What was asked beside and beyond the questions, and how requests failed; None where nothing is known."""
+    counts = cell.counts
+    if counts is None:
+        return None
+    parts = []
+    if cell.warmup_requests is not None:
+        parts.append(f"{cell.warmup_requests} warm-up requests before, not counted")
+    if cell.retried:
+        parts.append(f"{cell.retried} took more than one attempt to connect")
+    if counts.error:
+        parts.append(f"errors: {', '.join(error_texts(counts))}")
+    asked = counts.correct + counts.wrong + counts.unparsed + counts.truncated + sum(counts.error.values())
+    return "; ".join([f"{asked} questions", *parts]) if parts else None
 
 
 def reason_text(reason: Reason) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rig.metrics import error_texts
 from rig.records import CellResult, Percentiles
 
 
@@ -18,8 +19,11 @@ def format_evaluation(result: CellResult, path: str) -> str:
     invalid = (c.unparsed + c.truncated) / scored if scored else None
     interval = f" (95 % interval {a.ci95[0]:.3f} to {a.ci95[1]:.3f})" if a.ci95 else ""
     total = t.total_output_tokens if t else None
+    labels = result.labels
+    load = labels.get("schedule") or f"{labels.get('concurrency')} requests in flight"
     lines = [
         f"task {result.task.name} v{result.task.version}, {result.task.n} questions, scorer {a.scorer}",
+        f"load: {load}",
         f"Accuracy: {_figure(a.value, '.3f')}{interval}",
         f"Invalid responses: {_figure(invalid, '.3f')}",
         f"Total latency: {_figure(t.duration_s if t else None, '.3f')} s",
@@ -28,7 +32,11 @@ def format_evaluation(result: CellResult, path: str) -> str:
         f"Output tokens per second: {_figure(t.output_tokens_per_s if t else None, '.3f')}",
         f"correct {c.correct}, wrong {c.wrong}, unparsed {c.unparsed}, truncated {c.truncated}, errors {errors}",
     ]
-    lines += [f"  error {name}: {count}" for name, count in sorted(c.error.items())]
+    lines += [f"  error {text}" for text in error_texts(c)]
+    if result.warmup_requests:
+        lines.append(f"warm-up requests before, not counted: {result.warmup_requests}")
+    if result.retried:
+        lines.append(f"questions that took more than one attempt to connect: {result.retried}")
     beside = [f"{name} {_figure(value, '.3f')}" for name, value in a.by_scorer.items() if name != a.scorer]
     if beside:
         lines.append(f"by other scorers: {', '.join(beside)}")

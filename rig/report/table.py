@@ -40,7 +40,7 @@ def format_table(run: RunResult, path: str, width: int = WIDTH, color: bool = Fa
     parts = [rows.heading(run)]
     if run.cells:
         parts += [_shared(run.cells, width), _cells(run.cells, width, color), _scorers(run.cells, width)]
-        parts += [_verdicts(run.cells, width, color)]
+        parts += [_requests(run.cells, width), _verdicts(run.cells, width, color), rows.warmup_text(run.cells)]
     parts += [_reference(run, width), _legend(run.cells, width), f"{sweep_summary(run.cells)}\nRun: {path}"]
     return "\n\n".join(part for part in parts if part)
 
@@ -74,6 +74,12 @@ def _scorers(cells: Sequence[CellResult], width: int) -> str:
     found = [(cell.cell_id, text) for cell in cells if (text := rows.scorers_text(cell))]
     lines = [_wrap(f"  {cell_id}: {text}", width, "      ") for cell_id, text in found]
     return "\n".join(["Accuracy by scorer", *lines]) if lines else ""
+
+
+def _requests(cells: Sequence[CellResult], width: int) -> str:
+    found = [(cell.cell_id, text) for cell in cells if (text := rows.requests_text(cell))]
+    lines = [_wrap(f"  {cell_id}: {text}", width, "      ") for cell_id, text in found]
+    return "\n".join(["Requests", *lines]) if lines else ""
 
 
 def _verdicts(cells: Sequence[CellResult], width: int, color: bool) -> str:

@@ -109,6 +109,7 @@ class Engine:
             concurrency=moment.concurrency,
             prompt_sha256=hashlib.sha256(prompt.text.encode()).hexdigest(),
             prompt_tokens=moment.prompt_tokens,
+            since_finish_ms=moment.since_finish_ms,
             question=question.text if question else None,
             target=question.target if question else None,
             faults=sorted(struck),

@@ -27,6 +27,7 @@ class Entry:
     concurrency: int
     prompt_sha256: str
     prompt_tokens: int
+    since_finish_ms: float | None = None
     question: str | None = None
     target: str | None = None
     answer: str | None = None
