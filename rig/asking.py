@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from evals.client import Request, Target, Timeouts
-from evals.load import Schedule, run_load
+from evals.load import ClosedLoop, ConstantRate, Poisson, Ramp, Schedule, run_load
 from evals.records import RequestRecord
 from evals.scorers import get_scorer, score
 from evals.sink import JsonlWriter
-from evals.tasks import Task
+from evals.tasks import Task, build_task
+from rig.judge import with_reasoning
+from rig.planned import TaskPlan
 from rig.records import Outcome, TaskInfo
 
 Load = Coroutine[Any, Any, None]
@@ -39,9 +41,42 @@ class Manner:
     schedule: Schedule
     stream: bool
     timeouts: Timeouts
+    retries: int
 
 
-def task_info(task: Task) -> TaskInfo:
+def manner_of(plan: TaskPlan) -> Manner:
+    """How the plan says that a task is asked."""
+    return Manner(schedule_of(plan), plan.stream, Timeouts(**plan.timeouts), plan.retries)
+
+
+def schedule_of(plan: TaskPlan) -> Schedule:
+    """When requests start, for the load generator."""
+    wanted = plan.schedule
+    if wanted is None:
+        assert plan.concurrency is not None
+        return ClosedLoop(plan.concurrency)
+    if wanted.kind == "rate":
+        return ConstantRate(wanted.rate)
+    if wanted.kind == "poisson":
+        return Poisson(wanted.rate, wanted.seed)
+    assert wanted.last is not None and wanted.seconds is not None
+    return Ramp(wanted.rate, wanted.last, wanted.seconds)
+
+
+def load_task(plan: TaskPlan, data: Path | None) -> Task:
+    """The planned task with its questions; `data` is the folder of the data files. Raises EvalError."""
+    return build_task(
+        plan.name,
+        limit=plan.limit,
+        shots=plan.shots,
+        max_tokens=plan.max_tokens,
+        data=data,
+        params=plan.params,
+        endpoint=plan.endpoint,
+    )
+
+
+def task_info(task: Task, score_reasoning: bool) -> TaskInfo:
     """What identifies the task in a result."""
     scorer = get_scorer(task.scorer)
     return TaskInfo(
@@ -52,6 +87,8 @@ def task_info(task: Task) -> TaskInfo:
         scorer_sha256=scorer.sha256,
         n=len(task.samples),
         params=dict(task.params),
+        endpoint=task.endpoint,
+        score_reasoning=score_reasoning,
     )
 
 
@@ -62,12 +99,13 @@ def warmup_requests(task: Task, count: int) -> Iterator[Request]:
         yield Request(f"warmup-{i}", prompt, task.params, "warmup")
 
 
-def outcome_of(task: Task) -> Callable[[RequestRecord], Outcome]:
+def outcome_of(task: Task, score_reasoning: bool) -> Callable[[RequestRecord], Outcome]:
     """A function that scores a record by the task's deciding scorer, for the running display."""
     scorer = get_scorer(task.scorer)
     targets = {s.sample_id: scorer.target(s.target_text) for s in task.samples}
 
-    def outcome(record: RequestRecord) -> Outcome:
+    def outcome(raw: RequestRecord) -> Outcome:
+        record = with_reasoning(raw, score_reasoning)
         if record.error is not None:
             return "error"
         return score(scorer, record.text or "", record.finish_reason, targets[record.sample_id])[0]
@@ -108,6 +146,7 @@ async def ask(
             stream=manner.stream,
             timeouts=manner.timeouts,
             stop=stop,
+            retries=manner.retries,
         )
         await (watch(load, stop) if watch else load)
     return records

@@ -7,17 +7,17 @@ from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evals.client import Target, Timeouts
-from evals.load import ClosedLoop, requests_of
+from evals.client import Target
+from evals.load import requests_of
 from evals.records import ErrorLeg, RequestRecord
 from evals.tasks import Task
 from rig import evidence, metrics, verdict
-from rig.asking import Clock, Manner, ask, outcome_of, task_info, warmup_requests
+from rig.asking import Clock, ask, manner_of, outcome_of, task_info, warmup_requests
 from rig.counters import Source, read_settled
 from rig.deploy import Deployment
 from rig.deploy.record import masked_argv
 from rig.errors import DeployError, Hung
-from rig.judge import judge
+from rig.judge import judge, with_reasoning
 from rig.planned import CellPlan, DeploymentPlan
 from rig.progress import Display
 from rig.records import CellResult, Evidence, Judged, Leg, Status
@@ -90,11 +90,12 @@ async def run_cell(
         endpoint=task.endpoint,
         default_leg=leg,
     )
-    manner = Manner(ClosedLoop(cell.task.concurrency), cell.task.stream, Timeouts())
+    manner = manner_of(cell.task)
     path = run.new_requests(cell.id)
     sources = [Source(s.name, s.role, s.metrics_url) for s in deployment.servers]
 
-    display.say(f"{cell.id}: warming up with {cell.task.warmup} requests")
+    if cell.task.warmup:
+        display.say(f"{cell.id}: warming up with {cell.task.warmup} requests")
     watch = _Watch(deployment, plan.limits.hang_s)
     warm = await ask(
         target,
@@ -107,14 +108,16 @@ async def run_cell(
     )
     before = await read_settled(sources)
 
-    outcome = outcome_of(task)
+    outcome = outcome_of(task, cell.task.score_reasoning)
     display.evaluation(cell.id, len(task.samples))
 
     def seen(record: RequestRecord) -> None:
         watch.seen(record)
         display.answered(outcome(record))
 
-    records = await ask(target, requests_of(task), manner, clock, path, watch=watch.over, on_record=seen)
+    questions = requests_of(task, pass_=cell.task.pass_)
+    raw = await ask(target, questions, manner, clock, path, watch=watch.over, on_record=seen)
+    records = [with_reasoning(record, cell.task.score_reasoning) for record in raw]
     after = await read_settled(sources)
     await deployment.flush_legs()
     return conclude(cell, plan, deployment_name, task, clock, warm, records, before, after, baselines, run)
@@ -147,11 +150,12 @@ def conclude(
         kind=cell.kind,
         deployment=deployment_name,
         status="ok" if proof.pd_exercised is not False else "invalid",
-        task=task_info(task),
+        task=task_info(task, cell.task.score_reasoning),
         commands=commands(plan),
         gates=cell.gates,
         t0_unix=clock.t0_unix,
         warmup_requests=len(warm),
+        retried=metrics.retried(records),
         accuracy=metrics.accuracy(judged, task.scorer, task.scorers),
         counts=metrics.counts(judged, records),
         latency_ms=metrics.latency_ms(records),

@@ -23,6 +23,7 @@ TABLE_WIDTH = 160
 """Columns of a table that does not go to a terminal."""
 
 PATH = click.Path(path_type=Path)
+RATE = click.FloatRange(min=0, min_open=True)
 CONFIG = click.argument("config", type=PATH)
 DATA = click.option("--data", type=PATH, help="Folder with train.jsonl and test.jsonl (default: the hub).")
 CELL = click.option(
@@ -124,7 +125,15 @@ def rescore(run: Path, scorer: str | None) -> None:
 @click.option("--shots", type=click.IntRange(0), help="Worked examples in each prompt.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Longest answer.")
 @click.option("--concurrency", type=click.IntRange(1), help="Requests in flight, held exactly (default: 8).")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Requests per second, in place of that.")
+@click.option("--rate", type=RATE, help="Requests per second, evenly, in place of that.")
+@click.option("--poisson", type=RATE, help="Requests per second on average, with Poisson arrivals.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of those arrivals (default: 0).")
+@click.option("--ramp", type=(RATE, RATE, RATE), metavar="R1 R2 S", help="From R1 to R2 requests per second in S s.")
+@click.option("--chat", is_flag=True, help="Ask /v1/chat/completions, the prompt as one message of the user.")
+@click.option("--param", multiple=True, metavar="KEY=JSON", help="A request parameter; null takes the task's away.")
+@click.option("--score-reasoning", is_flag=True, help="Score the reasoning of answers that have no other text.")
+@click.option("--timeout", multiple=True, metavar="NAME=S", help="Of connect, first_byte, idle and total, in seconds.")
+@click.option("--retries", type=click.IntRange(0, 5), default=0, help="Further attempts to connect, none after that.")
 @click.option("--no-stream", is_flag=True, help="Ask for whole answers; there is no TTFT, TPOT or ITL then.")
 @click.option(
     "--warmup", type=click.IntRange(0), default=0, show_default=True, help="Requests before the clock starts."

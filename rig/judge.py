@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from evals.records import RequestRecord
 from evals.scorers import get_scorer, score
 from rig.errors import RunError
 from rig.records import Judged, Outcome
+
+
+def with_reasoning(record: RequestRecord, score_reasoning: bool) -> RequestRecord:
+    """The record to score: where it is asked for and the answer has no text, its reasoning stands for the text."""
+    empty = record.text is None and record.reasoning is not None
+    if not (score_reasoning and empty and (record.error is None or record.error.error_class == "empty")):
+        return record
+    return replace(record, text=record.reasoning, error=None)
 
 
 def judge(

@@ -36,19 +36,31 @@ RIGS_OWN = frozenset({"internal", "cancelled"})
 
 
 def counts(judged: Iterable[Judged], records: Iterable[RequestRecord]) -> Counts:
-    """How many questions ended in each outcome; errors by class.
+    """How many questions ended in each outcome; errors by class, and by leg and class.
 
     `empty` is a success without any text. Errors of the rig's own making are those in RIGS_OWN.
     """
     outcomes = Counter(j.outcome for j in judged)
-    classes = Counter(_error_class(r) for r in _questions(records) if r.error is not None or r.text is None)
+    classes: Counter[str] = Counter()
+    legs: dict[str, Counter[str]] = {}
+    for record in _questions(records):
+        if record.error is not None or record.text is None:
+            classes[_error_class(record)] += 1
+        if record.error is not None:
+            legs.setdefault(record.error.leg, Counter())[_error_class(record)] += 1
     return Counts(
         correct=outcomes["correct"],
         wrong=outcomes["wrong"],
         unparsed=outcomes["unparsed"],
         truncated=outcomes["truncated"],
         error=dict(sorted(classes.items())),
+        error_by_leg={leg: dict(sorted(found.items())) for leg, found in sorted(legs.items())},
     )
+
+
+def retried(records: Iterable[RequestRecord]) -> int:
+    """How many questions took more than one attempt to connect."""
+    return sum(r.attempts > 1 for r in _questions(records))
 
 
 def accuracy(judged: Sequence[Judged], deciding: str, scorers: Iterable[str] = ()) -> Accuracy:
@@ -119,6 +131,15 @@ def throughput(records: Iterable[RequestRecord]) -> Throughput | None:
         total_output_tokens=output,
         duration_s=duration,
     )
+
+
+def error_texts(counts: Counts) -> list[str]:
+    """Errors as `decode reset 3`, the most frequent first; without a leg where none is known."""
+    named = {f"{leg} {kind}": k for leg, kinds in counts.error_by_leg.items() for kind, k in kinds.items()}
+    for kind, total in counts.error.items():
+        if left := total - sum(kinds.get(kind, 0) for kinds in counts.error_by_leg.values()):
+            named[kind] = left
+    return [f"{name} {k}" for name, k in sorted(named.items(), key=lambda item: (-item[1], item[0]))]
 
 
 def _questions(records: Iterable[RequestRecord]) -> Iterable[RequestRecord]:

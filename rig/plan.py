@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from rig.config import Config
@@ -14,6 +14,7 @@ from rig.plan_attach import attached_monolithic, attached_pd
 from rig.plan_axes import check_axes
 from rig.plan_baselines import attached_labels, find_cell, plan_monolithic
 from rig.plan_labels import (
+    PASS,
     Labels,
     cell_ids,
     deployment_ids,
@@ -22,9 +23,11 @@ from rig.plan_labels import (
     names_that_vary,
     pd_labels,
     read_match,
+    with_passes,
 )
-from rig.plan_order import baselines_first, with_baselines
+from rig.plan_order import order_cells, with_baselines
 from rig.plan_servers import Draft, assign_gpus, draft_pd, plan_proxy
+from rig.plan_tasks import plan_task
 from rig.planned import CellPlan, DeploymentPlan, Expectation, Limits, SweepPlan, TaskPlan
 from rig.records import Gates
 from rig.secrets import masked
@@ -45,6 +48,12 @@ class _Entry:
     id: str = ""
     baselines: list[str] = field(default_factory=list)
     xfail: Expectation | None = None
+    before: str | None = None
+
+    @property
+    def needs(self) -> list[str]:
+        """What has to run for this one to mean anything: its baselines, and the pass before it."""
+        return [*self.baselines, *([self.before] if self.before else [])]
 
 
 def plan_sweep(
@@ -77,7 +86,11 @@ class _Planner:
         entries = {entry.id: entry for entry in [*monolithic, *pd]}
         self.expectations(list(entries.values()))
         chosen = self.choose(entries, cell_glob)
-        order = baselines_first({i: chosen[i].baselines for i in chosen}, {i: chosen[i].deployment.id for i in chosen})
+        order = order_cells(
+            {i: chosen[i].baselines for i in chosen},
+            {i: chosen[i].deployment.id for i in chosen},
+            {i: chosen[i].before for i in chosen},
+        )
         if order is None:
             raise self.config.error(("baseline",), "the cells are baselines of one another in a circle; break it")
         available = self.gpus(gpus)
@@ -90,6 +103,8 @@ class _Planner:
                 self.note_remote(deployments[entry.deployment.id])
         if limit is not None:
             self.notes.append(f"--limit {limit}: every cell asks at most {limit} questions")
+        if any(entry.before for entry in chosen.values()):
+            self.notes.append(self.about_passes())
         return SweepPlan(
             name=self.config.sweep.name,
             config_file=self.config.file,
@@ -101,7 +116,13 @@ class _Planner:
         )
 
     def pd_entries(self) -> list[_Entry]:
-        cells = self.excluded([(cell, pd_labels(self.config, cell, self.extras)) for cell in self.config.cells])
+        cells = self.excluded(
+            [
+                (cell, labels)
+                for cell in self.config.cells
+                for labels in with_passes(self.config, pd_labels(self.config, cell, self.extras))
+            ]
+        )
         seen: dict[str, Cell] = {}
         for cell, labels in cells:
             key = compact_json(sorted(labels.items()))
@@ -118,6 +139,7 @@ class _Planner:
             deployment, drafts = self.pd_deployment(cell, deployment_id)
             entries.append(_Entry("pd", cell, labels, deployment, drafts, cell_id))
         check_axes(self.config, [(e.cell, self.signature(e)) for e in entries])
+        _link_passes(entries)
         return entries
 
     def excluded(self, cells: list[tuple[Cell, Labels]]) -> list[tuple[Cell, Labels]]:
@@ -127,6 +149,8 @@ class _Planner:
             if not entry:
                 raise self.config.error(at, "an empty entry would exclude every cell; name some labels")
             wanted = read_match(self.config, at, entry, cells[0][1] if cells else ())
+            if PASS in wanted:
+                raise self.config.error((*at, PASS), "passes belong together; lower `passes` of the task instead")
             left = [(cell, labels) for cell, labels in cells if cell.included or not matches(labels, wanted)]
             if len(left) == len(cells):
                 raise self.config.error(at, "matches no cell of the matrix; mend it or drop it")
@@ -156,22 +180,10 @@ class _Planner:
         servers = [(d.server.argv, d.server.env, d.server.host) for d in entry.drafts]
         proxy = entry.deployment.proxy.argv if entry.deployment.proxy else ()
         task = replace(self.task(entry, None), label="")
-        return compact_json([servers, proxy, task.__dict__])
+        return compact_json([servers, proxy, asdict(task)])
 
     def task(self, entry: _Entry, limit: int | None) -> TaskPlan:
-        label = entry.labels["task"]
-        task = self.config.sweep.tasks[label]
-        return TaskPlan(
-            label=label,
-            name=task.task,
-            limit=task.limit if limit is None else min(limit, task.limit or limit),
-            shots=task.shots,
-            max_tokens=task.max_tokens,
-            concurrency=entry.labels["concurrency"],
-            stream=task.stream,
-            warmup=task.warmup,
-            params=dict(task.params),
-        )
+        return plan_task(self.config, entry.cell, entry.labels[PASS], limit)
 
     def baselines(self, pd: list[_Entry]) -> list[_Entry]:
         """Fill in each cell's baselines; returns the monolithic cells, each once, in the order of first need."""
@@ -205,6 +217,7 @@ class _Planner:
             for user in users[key]:
                 user.baselines = [cell_id if b == key else b for b in user.baselines]
             self.notes.append(self.about(made, [user.id for user in users[key]]))
+        _link_passes(list(needed.values()))
         return list(needed.values())
 
     def monolithic(self, entry: _Entry, index: int, at: KeyPath) -> _Entry | None:
@@ -248,6 +261,11 @@ class _Planner:
         flags = " ".join(server.argv[server.argv.index("-tp") + 2 :])
         return f"{made.id}: monolithic, TP {server.tp}, async scheduling {on}, no KV transfer ({flags}); {for_whom}"
 
+    def about_passes(self) -> str:
+        if self.config.sweep.attach is not None:
+            return "attached servers are not restarted: the first pass over the questions is as cold as they are"
+        return "servers are fresh for the first pass over the questions, and stay as they are for the next ones"
+
     def expectations(self, entries: list[_Entry]) -> None:
         for i, expected in enumerate(self.config.sweep.expect):
             wanted = read_match(self.config, ("expect", i, "match"), expected.match, entries[0].labels)
@@ -265,7 +283,7 @@ class _Planner:
         hit = [cell_id for cell_id in entries if fnmatch.fnmatchcase(cell_id, glob)]
         if not hit:
             raise self.config.error((), f"--cell {glob} matches no cell; the cells are {', '.join(entries)}")
-        keep = with_baselines(hit, {cell_id: entry.baselines for cell_id, entry in entries.items()})
+        keep = with_baselines(hit, {cell_id: entry.needs for cell_id, entry in entries.items()})
         return {cell_id: entry for cell_id, entry in entries.items() if cell_id in keep}
 
     def gpus(self, wanted: int | None) -> tuple[str, ...]:
@@ -290,6 +308,8 @@ class _Planner:
             gates=Gates(**self.config.sweep.gates.model_dump()),
             baselines=tuple(entry.baselines),
             xfail=entry.xfail,
+            fresh=entry.labels[PASS] == 1,
+            continues=entry.before is not None,
         )
 
     def resolved(self, entries: list[_Entry]) -> dict[str, Any]:
@@ -297,6 +317,16 @@ class _Planner:
         whole = self.config.sweep.model_dump(exclude={"cell", "matrix", "include", "exclude", "reference"})
         whole["cells"] = {e.id: e.cell.settings.model_dump() for e in entries if e.kind == "pd"}
         return {key: _masked_tree(value, key) for key, value in whole.items()}
+
+
+def _link_passes(entries: list[_Entry]) -> None:
+    """Tell each pass which one it follows."""
+    latest: dict[str, str] = {}
+    for entry in entries:
+        if entry.labels[PASS] is not None:
+            key = compact_json(sorted({**entry.labels, PASS: None}.items()))
+            entry.before = latest.get(key)
+            latest[key] = entry.id
 
 
 def _masked_tree(value: Any, key: str = "") -> Any:

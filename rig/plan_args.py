@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rig.config_models import Args, Env, canonical
+from rig.config_types import Args, Env, canonical
 
 
 def compact_json(value: Any) -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from rig.config import Config
 from rig.config_matrix import Cell, CellPath
-from rig.config_models import MonolithicBaseline, canonical
+from rig.config_models import MonolithicBaseline
+from rig.config_types import canonical
 from rig.machine import Machine
 from rig.plan_args import compact_json, merge_args, merge_env
-from rig.plan_labels import Labels, label_name, same_value
+from rig.plan_labels import PASS, Labels, label_name, same_value
 from rig.plan_servers import Draft, ServerNeeds, draft_server, role_needs
 
 
@@ -85,9 +86,16 @@ def _applied(path: CellPath, needs: ServerNeeds) -> object:
 
 
 def find_cell(wanted: Labels, labels: Labels, ids: Mapping[str, Labels]) -> str | None:
-    """The id of the cell that has the wanted labels and shares all others with `labels`; None where none does."""
+    """The id of the cell that has the wanted labels and shares all others with `labels`; None where none does.
+
+    A pass is held against the same pass, or against a cell that is asked once; a cell that is asked once against
+    the first pass.
+    """
     target = {**labels, **wanted}
-    for cell_id, other in ids.items():
-        if all(same_value(other[name], value) for name, value in target.items()):
-            return cell_id
+    passes = [target[PASS]] if PASS in wanted else [target[PASS], 1 if target[PASS] is None else None]
+    for number in passes:
+        exact = {**target, PASS: number}
+        for cell_id, other in ids.items():
+            if all(same_value(other[name], value) for name, value in exact.items()):
+                return cell_id
     return None

@@ -15,8 +15,9 @@ from typing import Any
 from rig.config import Config
 from rig.config_errors import did_you_mean, shown
 from rig.config_matrix import Cell, CellPath, cell_path
-from rig.config_models import canonical
+from rig.config_types import canonical
 from rig.plan_args import compact_json
+from rig.plan_tasks import load_of, schedule_text
 from rig.yaml_source import KeyPath
 
 Labels = dict[str, Any]
@@ -32,10 +33,14 @@ STANDARD: dict[CellPath, str] = {
     ("kv_transfer_config", "kv_connector"): "connector",
     ("task",): "task",
     ("concurrency",): "concurrency",
+    ("schedule",): "schedule",
 }
 """The labels that every cell has, by the path they come from; every other axis is a label by its own path."""
 
-OF_THE_TASK = ("task", "concurrency")
+PASS = "pass"
+"""The label that tells passes over the same questions apart: 1, 2 and so on; None where there is one."""
+
+OF_THE_TASK = ("task", "concurrency", "schedule", PASS)
 """Labels that change what is asked, not what is running."""
 
 _IN_EVERY_ID = {"model", "prefill_tp", "decode_tp", "prefill_instances", "decode_instances", "async_scheduling"}
@@ -68,6 +73,7 @@ def pd_labels(config: Config, cell: Cell, extras: Sequence[CellPath]) -> Labels:
     """All labels of a cell. Every cell of a sweep has the same names, so that a difference is always visible."""
     settings = cell.settings
     attach = config.sweep.attach
+    concurrency, schedule = load_of(settings, config.sweep.tasks[settings.task])
     labels: Labels = {
         "model": settings.model,
         "engine": settings.engine,
@@ -78,15 +84,23 @@ def pd_labels(config: Config, cell: Cell, extras: Sequence[CellPath]) -> Labels:
         "async_scheduling": settings.async_scheduling,
         "connector": settings.kv_transfer_config.kv_connector,
         "task": settings.task,
-        "concurrency": settings.concurrency or config.sweep.tasks[settings.task].concurrency,
+        "concurrency": concurrency,
+        "schedule": None if schedule is None else schedule_text(schedule),
+        PASS: None,
     }
     dumped = settings.model_dump()
     return {**labels, **{label_name(path): value_at(dumped, path) for path in extras}}
 
 
+def with_passes(config: Config, labels: Labels) -> list[Labels]:
+    """The labels of each pass that the cell's task asks for; as they are where there is one."""
+    passes = config.sweep.tasks[labels["task"]].passes
+    return [labels] if passes == 1 else [{**labels, PASS: number} for number in range(1, passes + 1)]
+
+
 def names_that_vary(labels: Sequence[Labels]) -> tuple[str, ...]:
     """Label names with more than one value, in the order in which ids show them."""
-    order = [*STANDARD.values()]
+    order = [*STANDARD.values(), PASS]
     names = sorted(labels[0], key=lambda n: (order.index(n) if n in order else len(order), n)) if labels else []
     return tuple(n for n in names if len({compact_json(one[n]) for one in labels}) > 1)
 

@@ -37,6 +37,25 @@ def baselines_first(baselines: Mapping[str, Sequence[str]], deployments: Mapping
     return done
 
 
+def order_cells(
+    baselines: Mapping[str, Sequence[str]], deployments: Mapping[str, str], before: Mapping[str, str | None]
+) -> list[str] | None:
+    """The same with the passes of one cell together and in order: `before` names each pass's predecessor, or None."""
+    first: dict[str, str] = {}
+    series: dict[str, list[str]] = {}
+    for cell in baselines:
+        previous = before[cell]
+        first[cell] = cell if previous is None else first[previous]
+        series.setdefault(first[cell], []).append(cell)
+    needed = {head: [first[b] for cell in cells for b in baselines[cell]] for head, cells in series.items()}
+    for head, cells in series.items():
+        if any(b in cells[i:] for i, cell in enumerate(cells) for b in baselines[cell]):
+            return None
+        needed[head] = [other for other in needed[head] if other != head]
+    order = baselines_first(needed, deployments)
+    return None if order is None else [cell for head in order for cell in series[head]]
+
+
 def _waiting_for(left: Sequence[str], baselines: Mapping[str, Sequence[str]]) -> set[str]:
     """The first cell of the reader's order that is no baseline of another still to run, and its baselines."""
     needed = {b for cell in left for b in baselines[cell]}

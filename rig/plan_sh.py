@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
-from rig.planned import CellPlan, DeploymentPlan, ServerPlan, SweepPlan
+from rig.plan_args import compact_json
+from rig.planned import CellPlan, DeploymentPlan, ServerPlan, SweepPlan, TaskPlan
 from rig.secrets import is_secret
 
 _HEAD = r"""set -euo pipefail
@@ -89,6 +90,18 @@ def _pdrig(plan: SweepPlan) -> str:
 
 def _deployment(deployment: DeploymentPlan, cells: Sequence[CellPlan]) -> Iterable[str]:
     yield f'    mkdir -p "$logs"/{shlex.quote(deployment.id)}'
+    launches: list[list[CellPlan]] = [[]]
+    for cell in cells:
+        if cell.fresh and launches[-1]:
+            launches.append([])
+        launches[-1].append(cell)
+    for number, asked in enumerate(launches):
+        if number:
+            yield "    stop"
+        yield from _launch(deployment, asked)
+
+
+def _launch(deployment: DeploymentPlan, cells: Sequence[CellPlan]) -> Iterable[str]:
     for server in deployment.servers:
         if server.host is None:
             yield from _start(deployment.id, server.name, server.env, server.argv)
@@ -123,7 +136,7 @@ def _start(deployment: str, name: str, env: dict[str, str], argv: Sequence[str])
     for variable, value in env.items():
         yield f"        export {variable}={_value(variable, value)}"
     yield f"        exec setsid {_command(argv, ' ' * 8)}"
-    yield f'    ) >"$logs"/{shlex.quote(deployment)}/{name}.log 2>&1 &'
+    yield f'    ) >>"$logs"/{shlex.quote(deployment)}/{name}.log 2>&1 &'
     yield '    groups_started+=("$!")'
 
 
@@ -136,13 +149,30 @@ def _elsewhere(server: ServerPlan) -> Iterable[str]:
     yield "END"
 
 
+def _load(task: TaskPlan) -> list[str]:
+    schedule = task.schedule
+    if schedule is None:
+        return ["--concurrency", str(task.concurrency)]
+    if schedule.kind == "ramp":
+        return ["--ramp", *(f"{value:g}" for value in (schedule.rate, schedule.last, schedule.seconds))]
+    seed = ["--seed", str(schedule.seed)] if schedule.seed else []
+    return [f"--{schedule.kind}", f"{schedule.rate:g}", *seed]
+
+
 def _evaluation(cell: CellPlan, url: str, model: str) -> Iterable[str]:
     task = cell.task
     argv = ["eval", url, "--task", task.name, "--model", model]
     for flag, value in (("--limit", task.limit), ("--shots", task.shots), ("--max-tokens", task.max_tokens)):
         argv += [] if value is None else [flag, str(value)]
-    argv += ["--concurrency", str(task.concurrency), "--warmup", str(task.warmup)]
+    argv += [*_load(task), "--warmup", str(task.warmup)]
     argv += [] if task.stream else ["--no-stream"]
+    argv += ["--chat"] if task.endpoint == "chat" else []
+    argv += ["--score-reasoning"] if task.score_reasoning else []
+    argv += ["--retries", str(task.retries)] if task.retries else []
+    for name, seconds in task.timeouts.items():
+        argv += ["--timeout", f"{name}={seconds:g}"]
+    for name, param in task.params.items():
+        argv += ["--param", f"{name}={compact_json(param)}"]
     yield f"    # {cell.id}"
     out = f'--out "$logs"/{shlex.quote(cell.id)} ${{PDRIG_DATA:+--data "$PDRIG_DATA"}}'
     yield f'    "$pdrig" {_command(argv, " " * 4)} \\\n        {out}'

@@ -10,7 +10,7 @@ from typing import Any
 
 from rig.errors import UsageError
 from rig.plan_sh import format_sh
-from rig.planned import CellPlan, DeploymentPlan, ServerPlan, SweepPlan
+from rig.planned import CellPlan, DeploymentPlan, ServerPlan, SweepPlan, TaskPlan
 from rig.secrets import masked
 
 FORMATS = ("table", "json", "sh")
@@ -52,21 +52,31 @@ def _cell_row(cell: CellPlan, extras: Sequence[str]) -> list[str]:
     baseline = ", ".join(cell.baselines) or ("none" if cell.kind == "pd" else "-")
     named = ("prefill_tp", "decode_tp", "async_scheduling", "connector")
     head = [cell.id, "PD" if cell.kind == "pd" else "monolithic", *(_shown(labels[name]) for name in named)]
-    tail = [task.label, questions, f"{task.concurrency}{'' if task.stream else ' unstreamed'}", baseline]
+    load = str(task.concurrency) if task.schedule is None else str(labels["schedule"])
+    tail = [_asked(task), questions, f"{load}{'' if task.stream else ' unstreamed'}", baseline]
     return [*head, *(_shown(labels[name]) for name in extras), *tail, "xfail" if cell.xfail else ""]
+
+
+def _asked(task: TaskPlan) -> str:
+    """The task's label, and how it is asked where that is unusual."""
+    words = [task.label] + (["as chat"] if task.endpoint == "chat" else [])
+    words += ["reasoning scored"] if task.score_reasoning else []
+    words += [f"up to {task.retries} retries"] if task.retries else []
+    return ", ".join(words + ([f"pass {task.pass_}"] if task.pass_ else []))
 
 
 _COMMON = {
     *("model", "engine", "prefill_tp", "decode_tp", "prefill_instances", "decode_instances"),
-    *("async_scheduling", "connector", "task", "concurrency"),
+    *("async_scheduling", "connector", "task", "concurrency", "schedule", "pass"),
 }
 
 
 def _table(plan: SweepPlan) -> str:
-    lines = [f"{plan.name}: {len(plan.cells)} cells, {len(plan.deployments)} launches ({plan.config_file})", ""]
+    launches = len(plan.deployments) + _relaunches(plan.cells)
+    lines = [f"{plan.name}: {len(plan.cells)} cells, {launches} launches ({plan.config_file})", ""]
     extras = [name for name in (plan.cells[0].labels if plan.cells else ()) if name not in _COMMON]
     header = ["cell", "kind", "prefill TP", "decode TP", "async", "connector", *extras]
-    header += ["task", "questions", "concurrency", "baseline", ""]
+    header += ["task", "questions", "load", "baseline", ""]
     lines += _columns(header, [_cell_row(cell, extras) for cell in plan.cells])
     for cell in plan.cells:
         if cell.xfail:
@@ -80,6 +90,16 @@ def _table(plan: SweepPlan) -> str:
     if plan.notes:
         lines += ["", "notes:", *(f"  {note}" for note in plan.notes)]
     return "\n".join(lines)
+
+
+def _relaunches(cells: Sequence[CellPlan]) -> int:
+    """How often servers that have been asked something are replaced by fresh ones."""
+    used: set[str] = set()
+    count = 0
+    for cell in cells:
+        count += cell.fresh and cell.deployment in used
+        used.add(cell.deployment)
+    return count
 
 
 def _deployment(deployment: DeploymentPlan) -> Iterable[str]:

@@ -81,18 +81,42 @@ class DeploymentPlan:
 
 
 @dataclass(frozen=True)
+class SchedulePlan:
+    """When requests start, however long answers take: `rate` a second, evenly or as Poisson arrivals.
+
+    A ramp goes from `rate` to `last` within `seconds`, then stays.
+    """
+
+    kind: Literal["rate", "poisson", "ramp"]
+    rate: float
+    seed: int = 0
+    last: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class TaskPlan:
-    """What is asked of a deployment and how hard: `connections` None means as many as `concurrency`."""
+    """What is asked of a deployment and how hard: `concurrency` in flight, or as `schedule` says; the other is None.
+
+    `timeouts` are seconds by the names of evals.client.Timeouts (one that is absent: its default). `pass_` is 0
+    where the questions are asked once, else 1 for the first time and so on.
+    """
 
     label: str
     name: str
     limit: int | None
     shots: int | None
     max_tokens: int | None
-    concurrency: int
+    concurrency: int | None
     stream: bool
     warmup: int
     params: dict[str, Any] = field(default_factory=dict)
+    schedule: SchedulePlan | None = None
+    endpoint: Literal["completions", "chat"] = "completions"
+    score_reasoning: bool = False
+    timeouts: dict[str, float] = field(default_factory=dict)
+    retries: int = 0
+    pass_: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,7 +129,11 @@ class Expectation:
 
 @dataclass(frozen=True)
 class CellPlan:
-    """One point of the sweep. `baselines` are ids of cells in the same plan; none means no_baseline."""
+    """One point of the sweep. `baselines` are ids of cells in the same plan; none means no_baseline.
+
+    `fresh` needs servers of which nothing has been asked; `continues` follows its predecessor on the same servers,
+    as that one left them, whatever its verdict: both are for passes over the same questions.
+    """
 
     id: str
     labels: dict[str, Any]
@@ -115,6 +143,8 @@ class CellPlan:
     gates: Gates
     baselines: tuple[str, ...] = ()
     xfail: Expectation | None = None
+    fresh: bool = False
+    continues: bool = False
 
 
 @dataclass(frozen=True)

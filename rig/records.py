@@ -64,6 +64,8 @@ class TaskInfo:
     scorer_sha256: str
     n: int
     params: dict[str, Any] = field(default_factory=dict)
+    endpoint: Literal["completions", "chat"] = "completions"
+    score_reasoning: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,17 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many questions ended in each class; `error` by class."""
+    """How many questions ended in each class; `error` by class, `error_by_leg` by leg and class.
+
+    An error that names no leg is in `error` alone, and so are all those of a result that was stored before.
+    """
 
     correct: int
     wrong: int
     unparsed: int
     truncated: int
     error: dict[str, int] = field(default_factory=dict)
+    error_by_leg: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -193,7 +199,7 @@ class Gates:
 
 @dataclass(frozen=True)
 class CellResult:
-    """All that `cell.json` holds."""
+    """All that `cell.json` holds. `retried` counts questions that took more than one attempt to connect."""
 
     cell_id: str
     labels: dict[str, Any]
@@ -205,6 +211,7 @@ class CellResult:
     gates: Gates = field(default_factory=Gates)
     t0_unix: float | None = None
     warmup_requests: int | None = None
+    retried: int | None = None
     accuracy: Accuracy | None = None
     counts: Counts | None = None
     latency_ms: dict[str, Percentiles] = field(default_factory=dict)

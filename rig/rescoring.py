@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from evals.scorers import SCORERS, get_scorer
 from rig import metrics
 from rig.errors import DataError, UsageError
-from rig.judge import judge
+from rig.judge import judge, with_reasoning
 from rig.records import CellResult
 from rig.store import RunFolder
 
@@ -30,7 +30,9 @@ def rescore_cell(run: RunFolder, result: CellResult, scorer: str) -> str:
     targets = {sample: j.target_text for sample, j in before.items() if j.target_text is not None}
     if len(targets) < len(before):
         raise DataError(f"{run.cell(result.cell_id)}: judged.jsonl does not hold the reference answers")
-    judged = judge(run.read_requests(result.cell_id), targets, [scorer], scorer)
+    reasoning = result.task is not None and result.task.score_reasoning
+    records = [with_reasoning(record, reasoning) for record in run.read_requests(result.cell_id)]
+    judged = judge(records, targets, [scorer], scorer)
     name = f"judged.{scorer}.jsonl"
     run.write_judged(result.cell_id, judged, name)
     new = metrics.accuracy(judged, scorer)

@@ -7,14 +7,18 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from evals.errors import EvalError
-from evals.tasks import Task, build_task
+from evals.records import RequestRecord
+from evals.tasks import Task
 from rig import cell as cells
 from rig import provenance
+from rig.asking import load_task
 from rig.deploy import Deployment, Event, launch, require_startable
 from rig.errors import DataError, DeployError, PortLost, UsageError
+from rig.judge import with_reasoning
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
 from rig.progress import Display
 from rig.records import CellResult, Reason, RunInfo, RunResult, Verdict
@@ -39,14 +43,7 @@ def load_tasks(plan: SweepPlan, data: Path | None) -> dict[str, Task]:
         if wanted.label in tasks:
             continue
         try:
-            tasks[wanted.label] = build_task(
-                wanted.name,
-                limit=wanted.limit,
-                shots=wanted.shots,
-                max_tokens=wanted.max_tokens,
-                data=data,
-                params=wanted.params,
-            )
+            tasks[wanted.label] = load_task(wanted, data)
         except EvalError as error:
             raise DataError(f"task {wanted.label}: {error}") from None
     return tasks
@@ -104,6 +101,17 @@ def check_startable(plan: SweepPlan) -> None:
                 raise UsageError(str(error)) from None
 
 
+def in_series(wanted: Sequence[CellPlan]) -> list[list[CellPlan]]:
+    """The cells in order, each with those that continue it."""
+    series: list[list[CellPlan]] = []
+    for cell in wanted:
+        if cell.continues:
+            series[-1].append(cell)
+        else:
+            series.append([cell])
+    return series
+
+
 class Sweep:
     """A sweep under way: what is finished, and how to go on after a fault."""
 
@@ -123,28 +131,38 @@ class Sweep:
             self.run.write_info(replace(self.run.read_info(), ended=now()))
         return self.run.read()
 
-    def _groups(self) -> Iterator[tuple[DeploymentPlan, list[CellPlan]]]:
-        """Cells by deployment, in the order of the plan; finished ones only serve as baselines."""
+    def _groups(self) -> Iterator[tuple[DeploymentPlan, list[list[CellPlan]]]]:
+        """Series of cells by deployment, in the order of the plan; finished ones only serve as baselines."""
         by_id = {d.id: d for d in self.plan.deployments}
         groups: dict[str, list[CellPlan]] = {}
         for cell in self.plan.cells:
             groups.setdefault(cell.deployment, []).append(cell)
         for deployment_id, wanted in groups.items():
-            left = [cell for cell in wanted if not self._is_finished(cell)]
+            left = [series for series in in_series(wanted) if not self._is_finished(series)]
             if left:
                 yield by_id[deployment_id], left
 
-    def _is_finished(self, cell: CellPlan) -> bool:
-        result = self.run.read_cell(cell.id)
-        if result is None or result.status in ("interrupted", "failed"):
+    def _is_finished(self, series: Sequence[CellPlan]) -> bool:
+        """Whether an earlier attempt left a result of every cell; passes are asked again from the first otherwise."""
+        results = [self.run.read_cell(cell.id) for cell in series]
+        if any(result is None or result.status in ("interrupted", "failed") for result in results):
             return False
-        judged = tuple(self.run.read_judged(cell.id))
-        self.finished[cell.id] = cells.Finished(result, judged, cells.texts_of(self.run.read_requests(cell.id)))
-        self.display.say(f"{cell.id}: finished before this run was resumed")
+        for result in results:
+            assert result is not None
+            name = result.cell_id
+            texts = cells.texts_of(self._records(result))
+            self.finished[name] = cells.Finished(result, tuple(self.run.read_judged(name)), texts)
+            self.display.say(f"{name}: finished before this run was resumed")
         return True
 
-    async def _deployment(self, plan: DeploymentPlan, wanted: Sequence[CellPlan]) -> None:
-        """Evaluate cells on one deployment; a fresh one after a fault or any verdict but pass."""
+    def _records(self, result: CellResult) -> list[RequestRecord]:
+        reasoning = result.task is not None and result.task.score_reasoning
+        return [with_reasoning(record, reasoning) for record in self.run.read_requests(result.cell_id)]
+
+    async def _deployment(self, plan: DeploymentPlan, wanted: Sequence[list[CellPlan]]) -> None:
+        """Evaluate series of cells on one deployment; a fresh one where a series needs it, and after a fault or
+        any verdict but pass.
+        """
         left = list(wanted)
         launches = 0
         while left:
@@ -153,34 +171,47 @@ class Sweep:
             try:
                 deployment = await launch(plan, self.run.deployment(name), self._event)
             except DeployError as error:
-                for cell in left:
+                for cell in chain(*left):
                     self._fail(cell, plan, name, error)
                 return
             try:
-                while left:
-                    cell = left.pop(0)
-                    if not await self._cell(cell, deployment, plan, name):
-                        break
+                trusted = True
+                while left and trusted:
+                    trusted = await self._series(left.pop(0), deployment, plan, name)
+                    trusted = trusted and not (left and left[0][0].fresh)
             finally:
                 remains = await asyncio.shield(deployment.stop())
                 for what in remains:
                     self.display.say(f"left running: {what}")
 
+    async def _series(self, series: list[CellPlan], deployment: Deployment, plan: DeploymentPlan, name: str) -> bool:
+        """Evaluate cells one after another, whatever their verdicts; True when the deployment can be trusted further.
+
+        When one cannot be asked to its end, those after it are not what they are meant to be, and end as it does.
+        """
+        trusted = True
+        for i, cell in enumerate(series):
+            try:
+                trusted &= await self._cell(cell, deployment, plan, name)
+            except DeployError as error:
+                for lost in series[i:]:
+                    self._fail(lost, plan, name, error)
+                return False
+            except asyncio.CancelledError:
+                why = "stopped by a person or a signal"
+                self.run.write_cell(cells.unfinished(cell, plan, name, "interrupted", why))
+                raise
+            except Exception as error:
+                for lost in series[i:]:
+                    self._broken(lost, plan, name, error)
+                return False
+        return trusted
+
     async def _cell(self, cell: CellPlan, deployment: Deployment, plan: DeploymentPlan, name: str) -> bool:
-        """Evaluate one cell; True when the deployment can be trusted with another."""
+        """Evaluate one cell; True when its verdict leaves the deployment trusted."""
         baselines = {b: self.finished.get(b) for b in cell.baselines}
         task = self.tasks[cell.task.label]
-        try:
-            finished = await cells.run_cell(cell, deployment, name, task, baselines, self.run, self.display)
-        except DeployError as error:
-            self._fail(cell, plan, name, error)
-            return False
-        except asyncio.CancelledError:
-            self.run.write_cell(cells.unfinished(cell, plan, name, "interrupted", "stopped by a person or a signal"))
-            raise
-        except Exception as error:
-            self._broken(cell, plan, name, error)
-            return False
+        finished = await cells.run_cell(cell, deployment, name, task, baselines, self.run, self.display)
         self.finished[cell.id] = finished
         self.display.say(f"{cell.id}: {in_a_line(finished.result)}")
         state = finished.result.verdict.state if finished.result.verdict else None

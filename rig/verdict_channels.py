@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rig import stats
-from rig.metrics import RIGS_OWN
+from rig.metrics import RIGS_OWN, error_texts
 from rig.records import CellResult, Comparison, Counts, Reason
 
 ChannelState = Literal["regression", "inconclusive", "improved", "pass", "note"]
@@ -47,7 +47,8 @@ def invalid(result: CellResult) -> tuple[Reason, ...]:
     if not reasons and (result.counts is None or _asked(result.counts) == 0):
         reasons.append(Reason("rig", "No question was asked."))
     if not reasons and result.kind == "monolithic" and result.counts and not _scored(result.counts):
-        text = f"None of {_questions(_asked(result.counts))} has a usable answer ({_classes(result.counts.error)})."
+        why = ", ".join(error_texts(result.counts))
+        text = f"None of {_questions(_asked(result.counts))} has a usable answer ({why})."
         reasons.append(Reason("errors", text, "requests.jsonl"))
     return tuple(reasons)
 
@@ -166,7 +167,7 @@ def errors(result: CellResult, baselines: Mapping[str, CellResult]) -> Found:
     mine, total = _failed(result.counts), _asked(result.counts)
     if result.counts is None or not mine:
         return Found("note")
-    here = f"{mine} of {_questions(total)} failed here ({_classes(result.counts.error)})"
+    here = f"{mine} of {_questions(total)} failed here ({', '.join(error_texts(result.counts))})"
     notes: list[Reason] = []
     for name, base in baselines.items():
         theirs, base_total = _failed(base.counts), _asked(base.counts)

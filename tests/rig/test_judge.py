@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from evals.errors import BadParams
 from evals.records import RequestError, RequestRecord
 from rig.errors import RunError
-from rig.judge import judge
+from rig.judge import judge, with_reasoning
 
 SCORERS = ("gsm8k-strict", "gsm8k-flexible", "gsm8k-vllm", "robust")
 Record = Callable[..., RequestRecord]
@@ -71,3 +72,25 @@ def test_a_question_that_is_not_the_tasks_is_named(make_record: Record) -> None:
 def test_an_unknown_scorer_is_named(make_record: Record) -> None:
     with pytest.raises(BadParams, match="nonsense"):
         judge([make_record("q")], {"q": "#### 18"}, ("nonsense",), "robust")
+
+
+def test_reasoning_is_scored_only_where_it_is_asked_for(make_record: Record) -> None:
+    empty = make_record("q", text=None, reasoning="so\n#### 18", error=RequestError("decode", "empty", "no text"))
+    assert one(with_reasoning(empty, False))[0] == "error"
+    assert one(with_reasoning(empty, True))[:2] == ("correct", "18")
+    assert one(with_reasoning(replace(empty, error=None), True))[0] == "correct"
+
+
+def test_reasoning_never_stands_for_a_text_or_a_fault(make_record: Record) -> None:
+    answered = make_record("q", text="#### 7", reasoning="#### 18")
+    assert with_reasoning(answered, True) is answered
+    cut = make_record("q", text=None, reasoning="#### 18", error=RequestError("decode", "stream_cut", "cut"))
+    assert with_reasoning(cut, True) is cut
+    silent = make_record("q", text=None, error=RequestError("decode", "empty", "no text"))
+    assert with_reasoning(silent, True) is silent
+
+
+def test_reasoning_that_ended_by_length_without_an_answer_is_truncated(make_record: Record) -> None:
+    error = RequestError("decode", "empty", "no text")
+    record = make_record("q", text=None, reasoning="let me think", finish_reason="length", error=error)
+    assert one(with_reasoning(record, True))[0] == "truncated"

@@ -30,7 +30,20 @@ def test_counts_by_outcome_and_errors_by_class(make_record: Record) -> None:
         make_record("w", kind="warmup", error=failure("decode", "reset")),
     ]
     found = metrics.counts(judged("correct", "error", "error", "error"), records)
-    assert found == Counts(1, 0, 0, 0, {"empty": 1, "http_status": 2})
+    by_leg = {"decode": {"http_status": 1}, "prefill": {"http_status": 1}}
+    assert found == Counts(1, 0, 0, 0, {"empty": 1, "http_status": 2}, by_leg)
+
+
+def test_errors_are_named_with_their_leg_where_one_is_known() -> None:
+    counts = Counts(1, 0, 0, 0, {"empty": 1, "reset": 4}, {"decode": {"reset": 3}, "prefill": {"reset": 1}})
+    assert metrics.error_texts(counts) == ["decode reset 3", "empty 1", "prefill reset 1"]
+    assert metrics.error_texts(Counts(1, 0, 0, 0, {"reset": 4})) == ["reset 4"]
+    assert metrics.error_texts(Counts(1, 0, 0, 0)) == []
+
+
+def test_retried_questions_are_counted(make_record: Record) -> None:
+    records = [make_record("a", attempts=3), make_record("b"), make_record("w", kind="warmup", attempts=2)]
+    assert metrics.retried(records) == 1
 
 
 @pytest.mark.parametrize(("leg", "error_class"), [("client", "connect"), ("client", "internal"), ("proxy", "internal")])

@@ -139,7 +139,9 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def run_script(tmp_path: Path, **prefill: Any) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
+def run_script(
+    tmp_path: Path, task: dict[str, Any] | None = None, matrix: dict[str, list[Any]] | None = None, **prefill: Any
+) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
     stand_in = tmp_path / "stand_in"
     stand_in.write_text(f"#!{sys.executable}\n{STAND_IN}", encoding="utf-8")
     stand_in.chmod(0o755)
@@ -151,6 +153,8 @@ def run_script(tmp_path: Path, **prefill: Any) -> tuple[subprocess.CompletedProc
         proxy={"port": fifth},
     )
     data["engines"] = {"e": {"command": [str(stand_in), "serve"], "device": "cpu"}}
+    data["tasks"]["t"] |= task or {}
+    data["matrix"] = matrix or {}
     script = tmp_path / "plan.sh"
     script.write_text(format_plan(plan(data, str(stand_in)), "sh"), encoding="utf-8")
     log = tmp_path / "log"
@@ -175,6 +179,42 @@ def test_the_script_starts_asks_and_ends_everything(tmp_path: Path) -> None:
         *("--task", "gsm-tiny", "--model", "m", "--limit", "4", "--shots", "5", "--max-tokens", "96"),
         *("--concurrency", "8", "--warmup", "16", "--no-stream", "--out", asked[-1]),
     ]
+
+
+def test_the_script_asks_as_the_plan_says() -> None:
+    data = sweep()
+    data["tasks"]["t"] |= {
+        "schedule": {"ramp": {"first": 1, "last": 9.5, "seconds": 60}},
+        "endpoint": "chat",
+        "params": {"stop": None, "temperature": 0.6},
+        "score_reasoning": True,
+        "timeouts": {"idle": 5},
+        "retries": 2,
+    }
+    script = format_plan(plan(data), "sh")
+    words = shlex.split(script[script.rindex('"$pdrig" eval') :].split("--out")[0].replace("\\\n", " "))
+    assert words[words.index("--ramp") :] == [
+        *("--ramp", "1", "9.5", "60", "--warmup", "16", "--no-stream", "--chat", "--score-reasoning", "--retries", "2"),
+        *("--timeout", "idle=5", "--param", "stop=null", "--param", "temperature=0.6"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [({"rate": 0.5}, "--rate 0.5"), ({"poisson": 5}, "--poisson 5"), ({"poisson": 5, "seed": 1}, "--seed 1")],
+)
+def test_the_script_keeps_the_schedule(schedule: dict[str, Any], words: str) -> None:
+    data = sweep()
+    data["tasks"]["t"]["schedule"] = schedule
+    assert words in format_plan(plan(data), "sh")
+
+
+def test_the_script_starts_servers_again_before_a_first_pass(tmp_path: Path) -> None:
+    done, events = run_script(tmp_path, {"passes": 2}, {"concurrency": [1, 2]})
+    assert done.returncode == 0, done.stderr
+    whats = [event[0] for event in events]
+    assert whats.count("start") == whats.count("end") == 8
+    assert whats[:8] == ["start", "eval", "eval", "end", "start", "eval", "eval", "end"]
 
 
 def test_the_script_ends_everything_when_a_server_dies(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_the_table_equals_the_ledger(sweep_file: Path, tmp_path: Path) -> None:
             "unparsed": 0,
             "truncated": 0,
             "error": {},
+            "error_by_leg": {},
         }
         damaged = {name for name in asked if truth[name]["faults"]}
         assert told["wrong"] == len(damaged)

@@ -1,0 +1,93 @@
+"""The keys of a task: what is asked, how hard, how long to wait. What each means for a user is in docs/config.md."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from evals.tasks import RESERVED_PARAMS
+from rig.config_types import Count, JsonObject, Name, Seconds, Strict, problem
+
+CONCURRENCY = 8
+"""Requests in flight of a task that says neither `concurrency` nor `schedule`."""
+
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""Requests a second."""
+
+
+def _params(params: dict[str, Any]) -> dict[str, Any]:
+    if reserved := sorted(RESERVED_PARAMS & params.keys()):
+        raise problem(f"{', '.join(reserved)} cannot be set here; the evaluator does")
+    return params
+
+
+class RampConfig(Strict):
+    """A rate that goes evenly from `first` to `last` within `seconds`, then stays."""
+
+    first: Rate
+    last: Rate
+    seconds: Seconds
+
+
+class ScheduleConfig(Strict):
+    """When requests start, however long answers take: one of a constant rate, Poisson arrivals, or a ramp."""
+
+    rate: Rate | None = None
+    poisson: Rate | None = None
+    seed: Annotated[int, Field(ge=0)] | None = None
+    ramp: RampConfig | None = None
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> ScheduleConfig:
+        if sum(shape is not None for shape in (self.rate, self.poisson, self.ramp)) != 1:
+            raise problem("give one of `rate`, `poisson` and `ramp`")
+        if self.seed is not None and self.poisson is None:
+            raise problem("`seed` belongs to `poisson`; drop it")
+        return self
+
+
+def require_one_load(concurrency: int | None, schedule: ScheduleConfig | None) -> None:
+    """Raises the models' error when both are given."""
+    if concurrency is not None and schedule is not None:
+        raise problem("give either `concurrency`, requests in flight, or `schedule`, when they start")
+
+
+class TimeoutsConfig(Strict):
+    """Limits of one request in seconds; evals.client.Timeouts says what each bounds, and has the same defaults."""
+
+    connect: Seconds = 10.0
+    first_byte: Seconds = 600.0
+    idle: Seconds = 120.0
+    total: Seconds = 1800.0
+
+
+class TaskConfig(Strict):
+    """A task of evals by name, how much of it and how hard. None leaves the task's own default."""
+
+    task: Name
+    limit: Count | None = None
+    shots: Annotated[int, Field(ge=0)] | None = None
+    max_tokens: Count | None = None
+    concurrency: Count | None = None
+    schedule: ScheduleConfig | None = None
+    stream: bool = True
+    warmup: Annotated[int, Field(ge=0)] = 16
+    passes: Count = 1
+    endpoint: Literal["completions", "chat"] = "completions"
+    params: Annotated[JsonObject, AfterValidator(_params)] = {}
+    score_reasoning: bool = False
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    retries: Annotated[int, Field(ge=0, le=5)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _load(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("concurrency") is None and data.get("schedule") is None:
+            return {**data, "concurrency": CONCURRENCY}
+        return data
+
+    @model_validator(mode="after")
+    def _one_load(self) -> TaskConfig:
+        require_one_load(self.concurrency, self.schedule)
+        return self

@@ -1,0 +1,124 @@
+"""The loop over a sweep, with stand-ins for servers and evaluations: what is asked of which launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rig import cell as cells
+from rig import run as runs
+from rig.deploy import Deployment
+from rig.errors import DeployError
+from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
+from rig.progress import Display
+from rig.records import CellResult, Gates, RunInfo, State, Verdict
+from rig.store import RunFolder
+
+TASK = TaskPlan("t", "gsm-tiny", 1, 0, None, 1, True, 0)
+INFO = RunInfo("r", "s", "x", "", {}, "", None, [], {}, {}, None)
+
+
+def series(name: str, passes: int) -> list[CellPlan]:
+    """The passes of one cell: `a1`, `a2` and so on."""
+    whole = CellPlan(name, {}, "pd", "d", TASK, Gates(), fresh=True)
+    return [replace(whole, id=f"{name}{k}", fresh=k == 1, continues=k > 1) for k in range(1, passes + 1)]
+
+
+def single(name: str) -> CellPlan:
+    return CellPlan(name, {}, "pd", "d", TASK, Gates())
+
+
+class Stage:
+    """What happened, in order: `asked` by launch, and how each cell ends."""
+
+    def __init__(self, make_result: Callable[..., CellResult], folder: Path) -> None:
+        self.make_result = make_result
+        self.run = RunFolder(folder)
+        self.run.write_info(INFO)
+        self.asked: list[list[str]] = []
+        self.ends: dict[str, State | Exception] = {}
+
+    async def launch(self, *_: object) -> Deployment:
+        stage = self
+
+        class Fake(Deployment):
+            def __init__(self) -> None:
+                stage.asked.append([])
+
+            async def stop(self) -> tuple[str, ...]:
+                return ()
+
+        return Fake()
+
+    async def run_cell(self, cell: CellPlan, *_: object) -> cells.Finished:
+        self.asked[-1].append(cell.id)
+        end = self.ends.get(cell.id, "pass")
+        if isinstance(end, Exception):
+            raise end
+        result = self.make_result(cell.id, verdict=Verdict(end))
+        self.run.write_judged(cell.id, [])
+        self.run.requests(cell.id).touch()
+        self.run.write_cell(result)
+        return cells.Finished(result, (), {})
+
+    async def sweep(self, wanted: Sequence[CellPlan]) -> dict[str, str]:
+        """States by cell."""
+        deployment = DeploymentPlan("d", "pd", "local", "m", None)
+        plan = SweepPlan("s", "x", (deployment,), tuple(wanted), {})
+        tasks: Any = {"t": None}
+        result = await runs.Sweep(plan, tasks, self.run, Display(StringIO())).all()
+        return {c.cell_id: c.verdict.state if c.verdict else c.status for c in result.cells}
+
+
+@pytest.fixture
+def stage(make_result: Callable[..., CellResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    made = Stage(make_result, tmp_path)
+    monkeypatch.setattr(runs, "launch", made.launch)
+    monkeypatch.setattr(cells, "run_cell", made.run_cell)
+    return made
+
+
+async def test_cells_share_a_launch_until_a_verdict_is_not_pass(stage: Stage) -> None:
+    stage.ends["b"] = "regression"
+    await stage.sweep([single("a"), single("b"), single("c")])
+    assert stage.asked == [["a", "b"], ["c"]]
+
+
+async def test_passes_share_a_launch_that_is_fresh_at_the_first(stage: Stage) -> None:
+    await stage.sweep([single("x"), *series("a", 2), *series("b", 3), single("y")])
+    assert stage.asked == [["x"], ["a1", "a2"], ["b1", "b2", "b3", "y"]]
+
+
+async def test_no_verdict_stands_between_passes_and_then_servers_are_replaced(stage: Stage) -> None:
+    stage.ends["a1"] = "regression"
+    await stage.sweep([*series("a", 3), single("y")])
+    assert stage.asked == [["a1", "a2", "a3"], ["y"]]
+
+
+async def test_after_a_death_the_later_passes_have_failed_too(stage: Stage) -> None:
+    stage.ends["a2"] = DeployError("decode-0 ended")
+    states = await stage.sweep([*series("a", 3), single("y")])
+    assert stage.asked == [["a1", "a2"], ["y"]]
+    assert states == {"a1": "pass", "a2": "failed", "a3": "failed", "y": "pass"}
+
+
+async def test_after_a_fault_of_the_rig_the_later_passes_are_invalid_too(stage: Stage) -> None:
+    stage.ends["a1"] = RuntimeError("oops")
+    states = await stage.sweep([*series("a", 2), single("y")])
+    assert stage.asked == [["a1"], ["y"]]
+    assert states == {"a1": "invalid", "a2": "invalid", "y": "pass"}
+
+
+async def test_resumed_passes_are_asked_again_from_the_first(stage: Stage) -> None:
+    stage.ends["a2"] = DeployError("decode-0 ended")
+    await stage.sweep([single("x"), *series("a", 2), *series("b", 2)])
+    stage.ends.clear()
+    stage.asked.clear()
+    states = await stage.sweep([single("x"), *series("a", 2), *series("b", 2)])
+    assert stage.asked == [["a1", "a2"]]
+    assert set(states.values()) == {"pass"}
