@@ -76,13 +76,12 @@ def sweep(
     """Run every cell of CONFIG and judge it against its baseline."""
     from rig import run as runs
     from rig.progress import Display
-    from rig.store import RunFolder
     from rig.verdict import exit_code
 
     planned = _plan(config, cell_glob=cell_glob, limit=limit)
     tasks = runs.load_tasks(planned, data)
     runs.check_startable(planned)
-    folder = RunFolder.open(resume) if resume else runs.begin(planned, config, out)
+    folder = runs.reopen(planned, resume) if resume else runs.begin(planned, config, out)
     with Display(sys.stderr) as display:
         runs.announce(planned, folder, display)
         _interruptible(runs.Sweep(planned, tasks, folder, display).all())

@@ -23,7 +23,7 @@ from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
 from rig.progress import Display
 from rig.records import CellResult, Reason, RunInfo, RunResult, Verdict
 from rig.secrets import masked_yaml
-from rig.store import RunFolder, write_text
+from rig.store import RunFolder, as_json, write_text
 
 HEALTHY = ("pass", "improved", None)
 """Verdicts after which a deployment is trusted with another cell; None is a baseline's."""
@@ -79,6 +79,16 @@ def resolved(plan: SweepPlan) -> dict[str, object]:
         "reference": list(plan.reference),
         "config": plan.resolved,
     }
+
+
+def reopen(plan: SweepPlan, path: Path) -> RunFolder:
+    """Open a run to go on with it. Raises DataError for a folder that is no run, UsageError for another sweep's."""
+    run = RunFolder.open(path)
+    if run.read_info().resolved != as_json(resolved(plan)):
+        raise UsageError(
+            f"{path} was made from another sweep, or with other options: give the same, or start a new run"
+        )
+    return run
 
 
 def announce(plan: SweepPlan, run: RunFolder, display: Display) -> None:
@@ -164,10 +174,8 @@ class Sweep:
         any verdict but pass.
         """
         left = list(wanted)
-        launches = 0
         while left:
-            launches += 1
-            name = plan.id if launches == 1 else f"{plan.id}.{launches}"
+            name = self.run.new_deployment(plan.id)
             try:
                 deployment = await launch(plan, self.run.deployment(name), self._event)
             except DeployError as error:

@@ -6,6 +6,7 @@ Small files are written whole to a temporary name and renamed, so a reader never
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -76,6 +77,13 @@ class RunFolder:
     def requests(self, cell_id: str) -> Path:
         return self.cell(cell_id) / "requests.jsonl"
 
+    def new_deployment(self, deployment_id: str) -> str:
+        """The name of a folder for one more launch of a deployment: its id, then `ID.2`, `ID.3`."""
+        launches = 1 + len(
+            [*self.path.glob(f"deployments/{deployment_id}"), *self.path.glob(f"deployments/{deployment_id}.*")]
+        )
+        return deployment_id if launches == 1 else f"{deployment_id}.{launches}"
+
     def new_requests(self, cell_id: str) -> Path:
         """Where a cell's records go; those of an earlier, unfinished attempt are renamed: kept, and not counted."""
         path = self.requests(cell_id)
@@ -121,6 +129,11 @@ class RunFolder:
         results = [self.read_cell(i) for i in sorted(ids, key=lambda i: (order.get(i, len(order)), i))]
         reference = tuple(info.resolved.get("reference", ()))
         return RunResult(info, tuple(r for r in results if r is not None), reference)
+
+
+def as_json(value: object) -> object:
+    """A value as it reads back after it was written as JSON."""
+    return json.loads(json.dumps(value, default=str))
 
 
 def write_cell(path: Path, result: CellResult) -> None:

@@ -115,9 +115,15 @@ def distinct(split: Split, seed: int, count: int) -> list[Problem]:
     return list(seen.values())
 
 
-def draw_code(rng: random.Random, name: str, digits: int) -> Code:
-    """Draw a code; its first digit is not 0, so that it is the same as text and as a number."""
-    return Code(name, rng.choice("123456789") + "".join(rng.choice("0123456789") for _ in range(digits - 1)))
+def draw_code(rng: random.Random, name: str, digits: int, distinct_digits: bool = True) -> Code:
+    """Draw a code; its first digit is not 0, so that it is the same as text and as a number.
+
+    With distinct digits (at most 10) each digit says which one follows it.
+    """
+    first = rng.choice("123456789")
+    if not distinct_digits:
+        return Code(name, first + "".join(rng.choice("0123456789") for _ in range(digits - 1)))
+    return Code(name, first + "".join(rng.sample([d for d in "0123456789" if d != first], k=digits - 1)))
 
 
 def _buys(r: random.Random, n: str, t: str) -> Problem:

