@@ -22,6 +22,9 @@ from evals.sse import SseParser
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 LEG_HEADER = "x-pdrig-error-leg"
 CLASS_HEADER = "x-pdrig-error-class"
+DECODE_HEADER = "x-pdrig-decode"
+"""In every answer of pdrig's own proxy: what such an answer of 200 holds came from this decode server."""
+
 READ_BUFFER = 2**18
 """Bytes that may wait unread on a connection."""
 
@@ -277,6 +280,8 @@ class _Exchange:
             self.status = response.status
             if response.status != 200:
                 await self._refused(response)
+            if DECODE_HEADER in response.headers:
+                self._answer.leg = "decode"
             kind = response.content_type
             if stream and kind != "application/json":
                 await self._read_stream(response)

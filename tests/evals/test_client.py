@@ -185,6 +185,16 @@ async def test_case_15_an_error_within_the_stream(ask: Any, server: Any, event: 
     assert record.text == "181818"
 
 
+async def test_what_an_answer_through_the_proxy_holds_is_decodes(ask: Any, server: Any) -> None:
+    async def behave(call: Any) -> None:
+        await call.head(x_pdrig_decode="decode-0")
+        await call.event({"error": {"message": "boom"}})
+        await call.end()
+
+    server.behave = behave
+    assert failure(await ask(server.url, default_leg="proxy")) == ("decode", "stream_error")
+
+
 async def test_case_15_headers_then_a_closed_connection(ask: Any, server: Any) -> None:
     async def behave(call: Any) -> None:
         await call.head()

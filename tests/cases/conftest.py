@@ -1,0 +1,431 @@
+"""Sweeps on simulated engines as a user runs them, and what they left behind, for the cases of the field."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from evals.records import RequestRecord
+from evals.sink import read_records
+from rig.config import load_config
+from rig.deploy import Deployment, launch
+from rig.deploy.guard import stat_of
+from rig.machine import detect_machine
+from rig.plan import plan_sweep
+from rig.planned import DeploymentPlan, SweepPlan
+
+ROOT = Path(__file__).parents[2]
+CASE = "both.env.CASE"
+"""The axis that names a case; engines pay no attention to it."""
+FAULTS = "both.env.PDRIG_SIM_FAULTS"
+
+ASKED = "\n\nQuestion: "
+"""What the prompts of evaluations hold and those of the rig's own checks do not."""
+
+Json = dict[str, Any]
+Faults = Sequence[Mapping[str, Any]]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, all different."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [sock.getsockname()[1] for sock in held]
+    for sock in held:
+        sock.close()
+    return ports
+
+
+def rows(path: Path) -> list[Json]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def client_id(upstream: str | None) -> str:
+    """The rig's id of a request; the proxy appends to it what makes it unique."""
+    return (upstream or "").partition("-")[0]
+
+
+def alive(pid: int) -> bool:
+    stat = stat_of(pid)
+    return stat is not None and stat.state not in "ZX"
+
+
+def asked(fault: str, rate: float = 1.0, **more: Any) -> Json:
+    """A fault that strikes evaluations alone; `when` and `params` as in docs/sim.md."""
+    when = {"prompt_contains": ASKED, **more.pop("when", {})}
+    return {"fault": fault, "rate": rate, "when": when, **more}
+
+
+def template(task: Mapping[str, Any] | None = None, sim: Mapping[str, Any] | None = None) -> Json:
+    """A sweep of one P/D cell against one monolithic server, on free ports: 40 questions, a margin they can show."""
+    prefill, prefill_side, decode, decode_side, proxy, alone = free_ports(6)
+    settings = {"max_num_seqs": 64, **(sim or {})}
+    return {
+        "name": "cases",
+        "models": {"sim": {"id": "sim/tiny", "served_name": "sim-tiny"}},
+        "engines": {
+            "sim": {
+                "command": ["{rig_python}", "-m", "rig.sim"],
+                "device": "cpu",
+                "env": {"PDRIG_SIM_CONFIG": json.dumps(settings)},
+            }
+        },
+        "cell": {
+            "model": "sim",
+            "engine": "sim",
+            "async_scheduling": False,
+            "kv_transfer_config": {
+                "kv_connector": "NixlConnector",
+                "kv_role": "kv_both",
+                "kv_load_failure_policy": "fail",
+            },
+            "both": {
+                "side_channel_host": "127.0.0.1",
+                "args": {"max-model-len": 2048},
+                "env": {"CASE": "none", "PDRIG_SIM_FAULTS": "[]"},
+            },
+            "prefill": {"port": prefill, "side_channel_port": prefill_side},
+            "decode": {"port": decode, "side_channel_port": decode_side},
+            "proxy": {"port": proxy},
+            "task": "tiny",
+        },
+        "tasks": {
+            "tiny": {
+                "task": "gsm-tiny",
+                "limit": 40,
+                "shots": 2,
+                "max_tokens": 64,
+                "concurrency": 8,
+                "warmup": 0,
+                **(task or {}),
+            }
+        },
+        "baseline": {
+            "monolithic": {
+                "async_scheduling": False,
+                "port": alone,
+                "env": {"CASE": None, "PDRIG_SIM_FAULTS": None},
+            }
+        },
+        "gates": {"max_accuracy_drop": 0.1},
+        "limits": {"start_s": 60, "check_s": 30, "hang_s": 60, "stop_s": 5},
+    }
+
+
+def with_cases(sweep: Json, cases: Mapping[str, Faults], more: Mapping[str, Json] | None = None) -> Json:
+    """The sweep with a cell a case; `more` is what else a case sets, by dotted path."""
+    include = [{CASE: name, FAULTS: json.dumps(list(f)), **(more or {}).get(name, {})} for name, f in cases.items()]
+    return {**sweep, "include": include}
+
+
+@dataclass
+class Cell:
+    """One cell of a run: its result, its raw and judged records, its legs, and the engines' own word."""
+
+    folder: Path
+    result: Json
+    ledger: list[Json] = field(repr=False)
+
+    @cached_property
+    def records(self) -> list[RequestRecord]:
+        return list(read_records(self.folder / "requests.jsonl").records)
+
+    @cached_property
+    def judged(self) -> dict[str, Json]:
+        return {row["request_id"]: row for row in rows(self.folder / "judged.jsonl")}
+
+    @cached_property
+    def ids(self) -> set[str]:
+        return {r.request_id for r in self.records}
+
+    @cached_property
+    def legs(self) -> list[Json]:
+        found = rows(self.folder.parents[1] / "deployments" / self.result["deployment"] / "legs.jsonl")
+        return [leg for leg in found if leg["request_id"] in self.ids]
+
+    @cached_property
+    def deployment(self) -> Json:
+        path = self.folder.parents[1] / "deployments" / self.result["deployment"] / "deployment.json"
+        return dict(json.loads(path.read_text()))
+
+    def truth(self, side: str) -> dict[str, Json]:
+        """What the engines of one side did to this cell's requests, by the rig's id."""
+        mine = [row for row in self.ledger if client_id(row["request_id"]) in self.ids]
+        return {client_id(row["request_id"]): row for row in mine if row["side"] == side}
+
+    def struck(self, fault: str, side: str = "decode") -> set[str]:
+        """The rig's ids of the requests that a fault struck."""
+        return {name for name, row in self.truth(side).items() if fault in row["faults"]}
+
+    def errors(self) -> dict[str, tuple[str, str]]:
+        """Leg and class of each request that failed, by the rig's id."""
+        return {r.request_id: (r.error.leg, r.error.error_class) for r in self.records if r.error}
+
+    @property
+    def state(self) -> str | None:
+        return self.result["verdict"]["state"] if self.result["verdict"] else None
+
+    @property
+    def channels(self) -> list[str]:
+        return [reason["channel"] for reason in self.result["verdict"]["reasons"]]
+
+    @property
+    def why(self) -> str:
+        return " ".join(reason["text"] for reason in self.result["verdict"]["reasons"])
+
+
+@dataclass
+class Sweep:
+    """`pdrig sweep` in a process of its own; `ledger_path` is what all engines of it write."""
+
+    folder: Path
+    process: subprocess.Popen[str]
+    ledger_path: Path
+    code: int = -1
+    out: str = ""
+    err: str = ""
+
+    def finish(self) -> Sweep:
+        """Wait for its end; exit code, stdout and stderr are known then."""
+        self.out, self.err = self.process.communicate(timeout=100)
+        self.code = self.process.returncode
+        return self
+
+    @property
+    def run(self) -> Path:
+        (folder,) = (self.folder / "runs").iterdir()
+        return folder
+
+    @cached_property
+    def ledger(self) -> list[Json]:
+        return rows(self.ledger_path)
+
+    @cached_property
+    def cells(self) -> dict[str, Cell]:
+        """By case; the monolithic baseline is `baseline`."""
+        found = {}
+        for path in self.run.glob("cells/*/cell.json"):
+            result = json.loads(path.read_text())
+            name = result["labels"].get(CASE) or ("baseline" if result["kind"] == "monolithic" else "none")
+            found[name] = Cell(path.parent, result, self.ledger)
+        return found
+
+    def records_so_far(self, kind: str) -> list[Json]:
+        """Whole lines on disk now, of the cell of a kind (`pd`, `mono`)."""
+        found = []
+        for path in (self.folder / "runs").glob(f"*/cells/*-{'mono' if kind == 'mono' else '1p1d'}-*/requests.jsonl"):
+            found += [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+        return found
+
+    def processes(self) -> set[int]:
+        """Every pid that the deployments of the run wrote down: guards, servers and what was below them."""
+        pids = set()
+        for path in (self.folder / "runs").glob("*/deployments/*/deployment.json"):
+            for process in json.loads(path.read_text())["processes"].values():
+                for seen in (process.get("guard"), process.get("process"), *process.get("tree", ())):
+                    if seen:
+                        pids.add(seen["pid"])
+        return pids
+
+    def left_running(self) -> set[int]:
+        return {pid for pid in self.processes() if alive(pid)}
+
+
+StartSweep = Callable[..., Sweep]
+
+
+@pytest.fixture(scope="session")
+def start_sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartSweep]:
+    """Starts sweeps; none outlives the tests."""
+    started: list[Sweep] = []
+
+    def start(
+        sweep: Json | None, *options: str, env: Mapping[str, str] | None = None, again: Sweep | None = None
+    ) -> Sweep:
+        """`again` runs the same file once more, in the folder of an earlier sweep."""
+        folder = again.folder if again else tmp_path_factory.mktemp("sweep")
+        config = folder / "sweep.yaml"
+        if sweep is not None:
+            config.write_text(yaml.safe_dump(sweep, sort_keys=False))
+        ledger = folder / "ledger.jsonl"
+        command = [sys.executable, "-m", "rig", "sweep", str(config), "--out", str(folder / "runs"), *options]
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**clean_env(), "PDRIG_SIM_LEDGER": str(ledger), **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(Sweep(folder, process, ledger))
+        return started[-1]
+
+    yield start
+    for sweep in started:
+        if sweep.process.poll() is None:
+            sweep.process.terminate()
+            sweep.process.communicate()
+
+
+def clean_env() -> dict[str, str]:
+    """This process's environment without what would steer engines or evaluations."""
+    foreign = ("PDRIG_", "VLLM_", "OPENAI_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+
+
+def planned(sweep: Json, folder: Path) -> SweepPlan:
+    """The plan of a sweep, by way of its file."""
+    path = folder / "planned.yaml"
+    path.write_text(yaml.safe_dump(sweep, sort_keys=False))
+    return plan_sweep(load_config(path), detect_machine())
+
+
+@dataclass
+class Live:
+    """A deployment that is up: proxy and engines, with the engines' ledger."""
+
+    deployment: Deployment
+    ledger_path: Path
+
+    @property
+    def url(self) -> str:
+        return self.deployment.url
+
+    @property
+    def prefill(self) -> str:
+        return next(s.url for s in self.deployment.servers if s.role == "prefill")
+
+    @property
+    def decode(self) -> str:
+        return next(s.url for s in self.deployment.servers if s.role == "decode")
+
+    def ledger(self, request_id: str, side: str | None = None) -> list[Json]:
+        """The lines of a client's request id, in order."""
+        found = [row for row in rows(self.ledger_path) if (row["request_id"] or "").startswith(request_id)]
+        return [row for row in found if side in (None, row["side"])]
+
+    async def legs(self, request_id: str) -> list[Json]:
+        await self.deployment.flush_legs()
+        assert self.deployment.legs
+        return [leg for leg in rows(self.deployment.legs) if leg["request_id"] == request_id]
+
+
+@contextlib.asynccontextmanager
+async def live(
+    folder: Path, sweep: Json, proxy: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> AsyncIterator[Live]:
+    """Brings a sweep's P/D deployment up with the rig's own launcher; `proxy` are more options of the proxy."""
+    ledger = folder / "ledger.jsonl"
+    sweep = deepcopy(sweep)
+    sweep["engines"]["sim"]["env"] |= {"PDRIG_SIM_LEDGER": str(ledger), **(env or {})}
+    plan = next(d for d in planned(sweep, folder).deployments if d.kind == "pd")
+    assert plan.proxy
+    plan = replace(plan, proxy=replace(plan.proxy, argv=(*plan.proxy.argv, *proxy)))
+    deployment = await launch(plan, folder / "deployment", lambda event: None)
+    try:
+        yield Live(deployment, ledger)
+    finally:
+        assert not await deployment.stop()
+
+
+async def until(true: Callable[[], Any]) -> Any:
+    """The condition's value once it holds."""
+    async with asyncio.timeout(30):
+        while not (value := true()):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return value
+
+
+@contextlib.contextmanager
+def engines(plan: DeploymentPlan, folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """The plan's servers by name, started by hand as somebody else's launcher would, and well."""
+    started = {}
+    try:
+        for server in plan.servers:
+            with (folder / f"{server.name}.log").open("wb") as out:
+                env = {**clean_env(), **server.env}
+                process = subprocess.Popen(server.argv, env=env, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+            started[server.name] = process
+        for server in plan.servers:
+            wait(lambda url=server.url: well(url), started[server.name])
+        yield started
+    finally:
+        for process in started.values():
+            process.kill()
+            process.wait()
+
+
+def well(url: str) -> bool:
+    """Whether a server answers that it is well."""
+    try:
+        return httpx.get(f"{url}/health", trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def wait(true: Callable[[], Any], process: subprocess.Popen[Any]) -> Any:
+    """The condition's value once it holds; an error if the process ends before."""
+    deadline = time.monotonic() + 60
+    while not (value := true()):
+        assert time.monotonic() < deadline, "the condition did not come about"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
+            value = true()
+            assert value, f"the process ended with {process.returncode}"
+            return value
+    return value
+
+
+def wait_gone(pids: Iterable[int]) -> None:
+    """Until none of these processes, which need not be children, runs any more."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            handle = os.pidfd_open(pid)
+            try:
+                assert select.select([handle], [], [], 60)[0], f"process {pid} runs on"
+            finally:
+                os.close(handle)
+
+
+@dataclass(frozen=True)
+class Kit:
+    """The helpers of this file for tests, which cannot import it."""
+
+    asked = staticmethod(asked)
+    template = staticmethod(template)
+    with_cases = staticmethod(with_cases)
+    planned = staticmethod(planned)
+    live = staticmethod(live)
+    until = staticmethod(until)
+    engines = staticmethod(engines)
+    well = staticmethod(well)
+    wait = staticmethod(wait)
+    wait_gone = staticmethod(wait_gone)
+    clean_env = staticmethod(clean_env)
+    rows = staticmethod(rows)
+    client_id = staticmethod(client_id)
+    alive = staticmethod(alive)
+    free_ports = staticmethod(free_ports)
+    root: Path = ROOT
+
+
+@pytest.fixture(scope="session")
+def kit() -> Kit:
+    return Kit()

@@ -1,0 +1,230 @@
+"""Cases 11 to 15, 20, 22, 25, 27, 29 and 31: a cell each, in sweeps grouped by their exit code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+SERVED = 12
+"""Requests that prefill answers before it dies in case 12; two of them are the rig's own checks."""
+
+
+@pytest.fixture(scope="module")
+def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
+    """Four sweeps side by side, all ended."""
+    asked = kit.asked
+    decode = {"when": {"side": "decode"}}
+    worse = {
+        "11 dropped": [asked("no_kv_params", 0.3)],
+        "14 status": [asked("error_status", 0.3, params={"status": 400, "message": "too long"}, **decode)],
+        "14 empty": [asked("empty_200", 0.3, **decode)],
+        "15 error": [asked("stream_error", 0.3, **decode)],
+        "15 cut": [asked("stream_cut", 0.3, **decode)],
+        "27 endless": [asked("endless", 0.3)],
+    }
+    unjudged = {
+        "11 ignored": [asked("ignore_kv_params", 0.3)],
+        "11 lenient": [asked("no_kv_params", 0.3)],
+        "12 dead": [{"fault": "crash", "when": {"side": "prefill", "after_requests": SERVED}}],
+        "13 stale": [asked("wrong_engine_id", 0.3)],
+        "20 silent": [asked("headers_then_nothing", 0.3, **decode)],
+        "22 start": [{"fault": "start_error"}],
+        "sound": [],
+    }
+    sound = {
+        "25 runs on": [asked("runs_on")],
+        "31 cold": [asked("slow_first_token", limit=4, params={"ms": 300}, when={"side": "any"})],
+    }
+    strict = {"11 lenient": {"proxy.lenient": True}}
+    bounded = {**kit.template(), "limits": {"start_s": 60, "check_s": 30, "hang_s": 6, "stop_s": 5}}
+    # Without stop words, as the engine would cut the invented question off.
+    free = kit.template(task={"params": {"stop": None}, "max_tokens": 128, "warmup": 8})
+    alone = {**kit.template(), "baseline": "none"}
+    started = {
+        "worse": start_sweep(kit.with_cases(kit.template(), worse)),
+        "unjudged": start_sweep(kit.with_cases(bounded, unjudged, strict)),
+        "sound": start_sweep(kit.with_cases(free, sound)),
+        "alone": start_sweep(kit.with_cases(alone, {"29 new": []})),
+    }
+    return {name: sweep.finish() for name, sweep in started.items()}
+
+
+@pytest.fixture
+def worse(sweeps: dict[str, Any]) -> Any:
+    """Cells that did worse than the baseline: the sweep must end with 1."""
+    sweep = sweeps["worse"]
+    assert sweep.code == 1, sweep.out + sweep.err
+    return sweep.cells
+
+
+@pytest.fixture
+def unjudged(sweeps: dict[str, Any]) -> Any:
+    """Cells about which the run cannot speak, and a sound one after them: the sweep must end with 3."""
+    sweep = sweeps["unjudged"]
+    assert sweep.code == 3, sweep.out + sweep.err
+    return sweep.cells
+
+
+@pytest.fixture
+def sound(sweeps: dict[str, Any]) -> Any:
+    sweep = sweeps["sound"]
+    assert sweep.code == 0, sweep.out + sweep.err
+    return sweep.cells
+
+
+def check_errors(cell: Any, struck: set[str], leg: str, error_class: str) -> None:
+    """Exactly the struck requests failed, in this leg and class; none became an answer."""
+    assert struck and cell.errors() == dict.fromkeys(struck, (leg, error_class))
+    assert {name for name, row in cell.judged.items() if row["outcome"] == "error"} == struck
+    counts = cell.result["counts"]
+    assert counts["error"] == {error_class: len(struck)} and counts["correct"] == 40 - len(struck)
+    assert (cell.state, cell.channels[0]) == ("regression", "errors")
+    failed = [leg_line for leg_line in cell.legs if leg_line["error"]]
+    assert {line["request_id"] for line in failed} == struck
+    assert {(line["leg"], line["error"]["class"]) for line in failed} == {(leg, error_class)}
+
+
+def check_throughput(cell: Any) -> None:
+    """Only answers that went out whole give tokens."""
+    whole = [row for row in cell.truth("decode").values() if row["outcome"] == "answered"]
+    assert cell.result["throughput"]["total_output_tokens"] == sum(row["completion_tokens"] for row in whole)
+
+
+def test_case_11_the_proxy_gets_no_params(worse: Any) -> None:
+    cell = worse["11 dropped"]
+    check_errors(cell, cell.struck("no_kv_params", "prefill"), "prefill", "no_kv_params")
+    assert not cell.struck("no_kv_params", "prefill") & cell.truth("decode").keys(), "decode was never asked"
+
+
+def test_case_11_the_proxy_lets_them_through_without_params(unjudged: Any) -> None:
+    cell = unjudged["11 lenient"]
+    struck = cell.struck("no_kv_params", "prefill")
+    assert struck and all(cell.truth("decode")[name]["external_tokens"] == 0 for name in struck)
+    assert cell.result["counts"]["correct"] == 40, "every answer is right, and still no pass"
+    assert (cell.state, cell.channels[0]) == ("invalid", "transfer")
+    assert f"{len(struck)} answered requests have no complete hand-off" in cell.why
+    assert cell.result["evidence"]["transfers"] == 40 - len(struck)
+
+
+def test_case_11_decode_prefills_by_itself(unjudged: Any) -> None:
+    cell = unjudged["11 ignored"]
+    struck = cell.struck("ignore_kv_params")
+    assert cell.result["counts"]["correct"] == 40 and all(leg["params_present"] for leg in cell.legs)
+    assert (cell.state, cell.channels[0]) == ("invalid", "transfer")
+    proof, decode = cell.result["evidence"], cell.truth("decode").values()
+    assert struck and proof["pd_exercised"] is False and proof["transfers"] == 40 - len(struck)
+    assert proof["external_tokens"] == sum(row["external_tokens"] for row in decode)
+    assert proof["local_tokens"] == sum(row["local_tokens"] for row in decode)
+
+
+def test_case_12_prefill_is_dead(unjudged: Any) -> None:
+    cell = unjudged["12 dead"]
+    assert (cell.result["status"], cell.state) == ("failed", "failed")
+    assert "prefill-0 ended with exit code 1" in cell.why and "fatal error" in cell.why
+    assert cell.errors(), "the requests at the time failed"
+    assert set(cell.errors().values()) <= {
+        ("prefill", "reset"),
+        ("prefill", "connect"),
+        ("decode", "stream_error"),
+        ("client", "cancelled"),
+    }
+    answered = [row for row in cell.truth("decode").values() if row["outcome"] == "answered"]
+    assert all(row["external_tokens"] == row["prompt_tokens"] - 1 for row in answered), "decode never answered alone"
+
+
+def test_case_13_an_engine_id_that_is_not_prefills(unjudged: Any) -> None:
+    cell = unjudged["13 stale"]
+    struck = cell.struck("wrong_engine_id", "prefill")
+    assert struck and cell.errors() == dict.fromkeys(struck, ("decode", "stream_error"))
+    ids = {leg["engine_id"] for leg in cell.legs if leg["leg"] == "prefill"}
+    assert len(ids) == len(struck) + 1
+    assert (cell.state, cell.channels[0]) == ("invalid", "transfer")
+    assert f"Prefill-0 answered as {len(ids)} different engines" in cell.why
+    assert cell.result["evidence"]["failed"] == len(struck)
+
+
+def test_case_14_the_status_of_decode(worse: Any) -> None:
+    cell = worse["14 status"]
+    check_errors(cell, cell.struck("error_status"), "decode", "http_status")
+    failed = [record for record in cell.records if record.error]
+    assert {record.http_status for record in failed} == {400}
+    assert all("too long" in record.error.message for record in failed)
+
+
+def test_case_14_200_without_a_body(worse: Any) -> None:
+    cell = worse["14 empty"]
+    check_errors(cell, cell.struck("empty_200"), "decode", "bad_response")
+    assert {leg["status"] for leg in cell.legs} == {200}
+    assert {record.http_status for record in cell.records if record.error} == {502}
+
+
+@pytest.mark.parametrize(("case", "error_class"), [("15 error", "stream_error"), ("15 cut", "stream_cut")])
+def test_case_15_the_stream_breaks_after_three_tokens(worse: Any, case: str, error_class: str) -> None:
+    cell = worse[case]
+    check_errors(cell, cell.struck(error_class), "decode", error_class)
+    assert {record.http_status for record in cell.records} == {200}
+    assert all(record.text and record.t_first_token for record in cell.records), "the text so far is kept"
+    check_throughput(cell)
+
+
+def test_case_20_headers_and_then_nothing(unjudged: Any) -> None:
+    cell = unjudged["20 silent"]
+    assert cell.struck("headers_then_nothing")
+    assert (cell.state, cell.channels[0]) == ("failed", "errors")
+    assert "no request finished for 6 s (limits.hang_s)" in cell.why
+    assert set(cell.errors().values()) == {("client", "cancelled")}
+
+
+def test_case_22_a_failure_in_the_log_of_a_server_that_lives_on(unjudged: Any) -> None:
+    cell = unjudged["22 start"]
+    assert (cell.result["status"], cell.state) == ("failed", "failed")
+    assert "before it was ready: ValueError: No available memory for the cache blocks." in cell.why
+    assert not cell.deployment["leftovers"] and cell.deployment["stopped_unix"]
+
+
+def test_the_sweep_goes_on_after_cells_that_failed(sweeps: Any, unjudged: Any) -> None:
+    assert unjudged["sound"].state == "pass"
+    assert len(unjudged) == 8 and not sweeps["unjudged"].left_running()
+
+
+def test_case_25_an_invented_question_after_the_answer(sound: Any) -> None:
+    cell = sound["25 runs on"]
+    questions = [record for record in cell.records if record.kind == "question"]
+    assert {record.request_id for record in questions} <= cell.struck("runs_on")
+    assert all(record.text.count("####") == 2 for record in questions)
+    assert cell.result["accuracy"]["value"] == 1.0 and cell.result["accuracy"]["by_scorer"]["robust"] == 1.0
+    assert cell.result["accuracy"]["by_scorer"]["gsm8k-flexible"] < 0.5, "this one reads the last number, by design"
+    assert cell.state == "pass"
+
+
+def test_case_27_no_answer_before_the_limit(worse: Any) -> None:
+    cell = worse["27 endless"]
+    struck = cell.struck("endless")
+    assert {name for name, row in cell.judged.items() if row["outcome"] == "truncated"} == struck
+    counts, accuracy = cell.result["counts"], cell.result["accuracy"]
+    assert counts["truncated"] == len(struck) > 0 and counts["error"] == {}
+    assert accuracy["value"] == counts["correct"] / 40, "truncated answers are in the denominator"
+    assert (cell.state, cell.channels[0]) == ("regression", "accuracy")
+
+
+def test_case_29_a_new_model_has_nothing_to_be_held_against(kit: Any, sweeps: Any, start_sweep: Any) -> None:
+    first = sweeps["alone"]
+    cell = first.cells["29 new"]
+    assert (first.code, cell.state, cell.channels[0]) == (0, "no_baseline", "accuracy")
+    assert cell.result["accuracy"]["value"] == 1.0 and cell.result["evidence"]["pd_exercised"] is True
+    again = start_sweep(None, "--resume", str(first.run), "--strict", again=first).finish()
+    assert again.code == 3 and "no_baseline" in again.out
+    assert again.cells["29 new"].result == cell.result
+
+
+def test_case_31_the_first_requests_are_slow(sweeps: Any, sound: Any) -> None:
+    cell = sound["31 cold"]
+    warm = {record.request_id for record in cell.records if record.kind == "warmup"}
+    for side in ("prefill", "decode"):
+        assert len(cell.struck("slow_first_token", side)) == 4 and cell.struck("slow_first_token", side) <= warm
+        assert {leg["request_id"] for leg in cell.legs if leg["leg"] == side} >= warm
+    assert cell.result["warmup_requests"] == len(warm) == 8
+    assert cell.result["counts"]["correct"] == 40 and len(cell.judged) == 40, "warm-up is in no figure"
+    assert "Warm-up: 8 requests a cell" in sweeps["sound"].out
+    assert cell.state == "pass"
