@@ -53,7 +53,7 @@ def plan(config: Path, cell_glob: str | None, gpus: int | None, form: str) -> No
     """
     from rig.plan_text import format_plan
 
-    click.echo(format_plan(_plan(config, cell_glob=cell_glob, gpus=gpus), form))
+    click.echo(format_plan(_plan(config, cell_glob=cell_glob, gpus=gpus, enough_gpus=True), form))
 
 
 @cli.command()
@@ -176,12 +176,12 @@ def doctor(config: Path | None, data: Path | None) -> None:
 cli.add_command(proxy_command)
 
 
-def _plan(config: Path, *, cell_glob: str | None = None, gpus: int | None = None, limit: int | None = None) -> Any:
+def _plan(config: Path, **options: Any) -> Any:
     from rig.config import load_config
     from rig.machine import detect_machine
     from rig.plan import plan_sweep
 
-    return plan_sweep(load_config(config), detect_machine(), gpus=gpus, cell_glob=cell_glob, limit=limit)
+    return plan_sweep(load_config(config), detect_machine(), **options)
 
 
 def _show(folder: Any) -> None:

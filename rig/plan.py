@@ -61,15 +61,17 @@ def plan_sweep(
     machine: Machine,
     *,
     gpus: int | None = None,
+    enough_gpus: bool = False,
     cell_glob: str | None = None,
     limit: int | None = None,
 ) -> SweepPlan:
     """Every cell with its exact commands, its baselines before it, cells of one deployment next to each other.
 
-    `gpus` plans for that many GPUs in place of the machine's; `cell_glob` keeps the cells whose id matches and
+    `gpus` plans for that many GPUs in place of the machine's; `enough_gpus` for as many as are needed where the
+    machine has none at all, to look at a plan made for another one. `cell_glob` keeps the cells whose id matches and
     their baselines; `limit` bounds every task's. Raises ConfigError for what cannot be planned.
     """
-    return _Planner(config, machine).plan(gpus, cell_glob, limit)
+    return _Planner(config, machine).plan(gpus, enough_gpus, cell_glob, limit)
 
 
 class _Planner:
@@ -80,7 +82,7 @@ class _Planner:
         self.limits = Limits(**config.sweep.limits.model_dump())
         self.notes: list[str] = []
 
-    def plan(self, gpus: int | None, cell_glob: str | None, limit: int | None) -> SweepPlan:
+    def plan(self, gpus: int | None, enough_gpus: bool, cell_glob: str | None, limit: int | None) -> SweepPlan:
         pd = self.pd_entries()
         monolithic = self.baselines(pd)
         entries = {entry.id: entry for entry in [*monolithic, *pd]}
@@ -93,8 +95,12 @@ class _Planner:
         )
         if order is None:
             raise self.config.error(("baseline",), "the cells are baselines of one another in a circle; break it")
-        available = self.gpus(gpus)
         most = max(sum(d.gpus_needed for d in e.drafts if d.server.host is None) for e in chosen.values())
+        if gpus is None and enough_gpus and most and not self.machine.gpus:
+            self.notes.append(f"no GPU is visible here: planned for the {most} that are needed (--gpus N plans for N)")
+            available = tuple(str(i) for i in range(most))
+        else:
+            available = self.gpus(gpus)
         deployments: dict[str, DeploymentPlan] = {}
         for entry in (chosen[i] for i in order):
             if entry.deployment.id not in deployments:

@@ -19,6 +19,7 @@ LAYERS = [
     {"cell", "evaluate", "rescoring"},
     {"run"},
     {"cli"},
+    {"__main__"},
 ]
 PURE = {
     "plan",

@@ -135,6 +135,19 @@ def test_doctor_names_what_is_missing_and_what_to_do(capsys: pytest.CaptureFixtu
     assert "no train.jsonl" in out
 
 
+def test_a_plan_for_a_machine_without_a_gpu_says_what_it_assumed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    config = str(ROOT / "configs" / "hybrid_ssm.yaml")
+    code, out, _ = run(capsys, "plan", config)
+    assert code == 0
+    assert "no GPU is visible here: planned for the 8 that are needed" in out
+    code, _, err = run(capsys, "sweep", config)
+    assert code == 2
+    assert "GPUs needed" in one_line(err)
+
+
 def test_the_plan_of_the_reference_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "plan", str(ROOT / "configs" / "hybrid_ssm.yaml"), "--gpus", "8", "--format", "sh")
     assert code == 0
