@@ -61,7 +61,7 @@ def _asked(task: TaskPlan) -> str:
     """The task's label, and how it is asked where that is unusual."""
     words = [task.label] + (["as chat"] if task.endpoint == "chat" else [])
     words += ["reasoning scored"] if task.score_reasoning else []
-    words += [f"up to {task.retries} retries"] if task.retries else []
+    words += [f"retries {task.retries}"] if task.retries else []
     return ", ".join(words + ([f"pass {task.pass_}"] if task.pass_ else []))
 
 

@@ -150,13 +150,11 @@ def warmup_text(cells: Sequence[CellResult]) -> str:
 
 
 def requests_text(cell: CellResult) -> str | None:
-    """What was asked beside and beyond the questions, and how requests failed; None where nothing is known."""
+    """How many questions needed several attempts, and how those that failed did; None where all went well."""
     counts = cell.counts
     if counts is None:
         return None
     parts = []
-    if cell.warmup_requests is not None:
-        parts.append(f"{cell.warmup_requests} warm-up requests before, not counted")
     if cell.retried:
         parts.append(f"{cell.retried} took more than one attempt to connect")
     if counts.error:

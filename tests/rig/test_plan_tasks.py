@@ -117,7 +117,7 @@ def test_how_a_task_is_asked_reaches_the_plan() -> None:
     asked = cell.task
     assert (asked.endpoint, asked.params, asked.score_reasoning) == ("chat", params, True)
     assert (asked.timeouts, asked.retries) == ({"idle": 5}, 2)
-    assert "t, as chat, reasoning scored, up to 2 retries" in format_plan(plan(sweep(task)), "table")
+    assert "t, as chat, reasoning scored, retries 2" in format_plan(plan(sweep(task)), "table")
 
 
 def told(cells: Sequence[CellPlan]) -> list[tuple[int, int | None, bool, bool, int]]:

@@ -53,10 +53,10 @@ def test_reasons_latencies_commands_and_formulas(run: RunResult) -> None:
     assert text.endswith("Run: `runs/id`\n")
 
 
-def test_what_was_asked_beside_the_questions(run: RunResult) -> None:
-    cells = (replace(run.cells[0], warmup_requests=16, retried=0), *run.cells[1:])
+def test_retries_and_errors_are_told(run: RunResult) -> None:
+    cells = (replace(run.cells[0], retried=3), *run.cells[1:])
     text = format_markdown(replace(run, cells=cells), "x")
-    assert "  - requests: 400 questions; 16 warm-up requests before, not counted\n" in text
+    assert "  - requests: 400 questions; 3 took more than one attempt to connect\n" in text
     assert "  - requests: 400 questions; errors: reset 1\n" in text
 
 

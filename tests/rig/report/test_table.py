@@ -55,13 +55,10 @@ def test_the_rest_of_the_text(run: RunResult) -> None:
     ]
 
 
-def test_what_was_asked_beside_the_questions(run: RunResult) -> None:
+def test_retries_and_errors_are_told_by_leg(run: RunResult) -> None:
     counts = Counts(390, 6, 1, 0, {"reset": 3}, {"decode": {"reset": 2}, "prefill": {"reset": 1}})
-    cells = (run.cells[0], replace(run.cells[1], warmup_requests=16, retried=2, counts=counts), *run.cells[3:])
-    expected = (
-        "pd-off: 400 questions; 16 warm-up requests before, not counted; 2 took more than one attempt to connect; "
-        "errors: decode reset 2, prefill reset 1"
-    )
+    cells = (run.cells[0], replace(run.cells[1], retried=2, counts=counts), *run.cells[3:])
+    expected = "pd-off: 400 questions; 2 took more than one attempt to connect; errors: decode reset 2, prefill reset 1"
     assert " ".join(block(format_table(replace(run, cells=cells), "x"), "Requests").split()) == f"Requests {expected}"
 
 

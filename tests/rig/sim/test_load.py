@@ -60,7 +60,7 @@ def test_passes_and_concurrencies_on_servers_that_no_verdict_restarts(tmp_path: 
     assert launches[0][0] == launches[0][1] != launches[1][0] == launches[1][1]
     assert len(list((run / "deployments").iterdir())) == 2
     assert found[2, 1][1] == "no_baseline" != found[2, 2][1]
-    assert "4 warm-up requests before, not counted" in done.stdout
+    assert "Warm-up: 0 to 4 requests a cell" in done.stdout
 
 
 def test_reasoning_as_chat_at_random_times(start: Callable[..., Any], tmp_path: Path) -> None:
