@@ -53,7 +53,7 @@ def create_app(settings: Settings) -> ProxyApp:
                 app.state.client = client
                 yield
         finally:
-            await handoff.upstream.close()
+            handoff.upstream.close()
             await asyncio.to_thread(handoff.legs.close)
 
     app = ProxyApp(title="pdrig proxy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)

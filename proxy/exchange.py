@@ -8,7 +8,6 @@ import uuid
 from typing import Any
 
 import orjson
-from multidict import CIMultiDict
 
 from proxy.errors import LegError, LegName, RawHeaders
 from proxy.legs import LegsWriter
@@ -41,13 +40,11 @@ class Exchange:
         self.retries = 0
         self._secrets: tuple[str, ...] | None = None
 
-    def leg_headers(self) -> CIMultiDict[str]:
+    def leg_headers(self) -> bytes:
         """For both legs of one hand-off: the same X-Request-Id, by which push mode pairs them."""
         readable = _UNREADABLE.sub("_", self.request_id[:MAX_ENGINE_ID_PREFIX])
         self.engine_request_id = f"{readable}-{uuid.uuid4().hex}"
-        headers = engine_headers(self.headers)
-        headers["X-Request-Id"] = self.engine_request_id
-        return headers
+        return engine_headers(self.headers, self.engine_request_id.encode())
 
     def response_headers(self, error: LegError | None = None) -> list[tuple[bytes, bytes]]:
         headers = [(b"x-pdrig-request-id", self.raw_request_id)]
