@@ -66,7 +66,8 @@ class Answer:
 
     @property
     def text(self) -> str | None:
-        return "".join(self._content) or None
+        """What was answered; empty where the limit of tokens was reached within the reasoning, None without any."""
+        return "".join(self._content) or ("" if self._cut_in_reasoning() else None)
 
     @property
     def reasoning(self) -> str | None:
@@ -116,9 +117,12 @@ class Answer:
         """Raises BadAnswer for a stream without its end mark and for an answer without text."""
         if streamed and not self.ended:
             raise BadAnswer(RequestError(self.leg, "stream_cut", "the stream ended without its end mark"))
-        if not any(self._content):
+        if not any(self._content) and not self._cut_in_reasoning():
             where = "; there is text in its reasoning only" if any(self._reasoning) else ""
             raise BadAnswer(RequestError(self.leg, "empty", f"an answer without text{where}"))
+
+    def _cut_in_reasoning(self) -> bool:
+        return self.finish_reason == "length" and any(self._reasoning)
 
     def _add_choice(self, choice: Mapping[str, Any], part: str) -> bool:
         """Whether the choice brought text or reasoning."""

@@ -13,7 +13,7 @@ from rig.records import Judged, Outcome
 
 def with_reasoning(record: RequestRecord, score_reasoning: bool) -> RequestRecord:
     """The record to score: where it is asked for and the answer has no text, its reasoning stands for the text."""
-    empty = record.text is None and record.reasoning is not None
+    empty = not record.text and record.reasoning is not None
     if not (score_reasoning and empty and (record.error is None or record.error.error_class == "empty")):
         return record
     return replace(record, text=record.reasoning, error=None)

@@ -76,3 +76,22 @@ def test_logprobs_of_both_endpoints() -> None:
 def test_token_ids_are_numbers(ids: Any) -> None:
     with pytest.raises(BadAnswer):
         Answer("decode").add_event(orjson.dumps({"choices": [{"text": "a", "token_ids": ids}]}), 1.0)
+
+
+def test_reasoning_cut_by_length_is_an_answer_without_text_and_no_fault() -> None:
+    answer = Answer("decode")
+    answer.add_body(
+        orjson.dumps({"choices": [{"message": {"content": None, "reasoning": "r"}, "finish_reason": "length"}]})
+    )
+    answer.check(streamed=False)
+    assert (answer.text, answer.reasoning, answer.finish_reason) == ("", "r", "length")
+
+
+def test_reasoning_that_came_to_an_end_without_an_answer_is_empty() -> None:
+    answer = Answer("decode")
+    answer.add_body(
+        orjson.dumps({"choices": [{"message": {"content": None, "reasoning": "r"}, "finish_reason": "stop"}]})
+    )
+    with pytest.raises(BadAnswer) as refused:
+        answer.check(streamed=False)
+    assert refused.value.error.error_class == "empty"
