@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -11,9 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ import yaml
 from evals.records import RequestRecord
 from evals.sink import read_records
 from rig.config import load_config
-from rig.deploy import Deployment, launch
 from rig.deploy.guard import stat_of
 from rig.machine import detect_machine
 from rig.plan import plan_sweep
@@ -50,6 +47,18 @@ def free_ports(count: int) -> list[int]:
     for sock in held:
         sock.close()
     return ports
+
+
+def free_range(count: int) -> int:
+    """The first of so many ports in a row that were free a moment ago."""
+    while True:
+        first = free_ports(1)[0]
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first
 
 
 def rows(path: Path) -> list[Json]:
@@ -217,13 +226,17 @@ class Sweep:
         return rows(self.ledger_path)
 
     @cached_property
+    def by_id(self) -> dict[str, Cell]:
+        paths = self.run.glob("cells/*/cell.json")
+        return {path.parent.name: Cell(path.parent, json.loads(path.read_text()), self.ledger) for path in paths}
+
+    @cached_property
     def cells(self) -> dict[str, Cell]:
         """By case; the monolithic baseline is `baseline`."""
         found = {}
-        for path in self.run.glob("cells/*/cell.json"):
-            result = json.loads(path.read_text())
-            name = result["labels"].get(CASE) or ("baseline" if result["kind"] == "monolithic" else "none")
-            found[name] = Cell(path.parent, result, self.ledger)
+        for cell in self.by_id.values():
+            result = cell.result
+            found[result["labels"].get(CASE) or ("baseline" if result["kind"] == "monolithic" else "none")] = cell
         return found
 
     def records_so_far(self, kind: str) -> list[Json]:
@@ -256,15 +269,19 @@ def start_sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartSweep
     started: list[Sweep] = []
 
     def start(
-        sweep: Json | None, *options: str, env: Mapping[str, str] | None = None, again: Sweep | None = None
+        sweep: Json | None,
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        again: Sweep | None = None,
+        before: Sequence[str] = (),
     ) -> Sweep:
-        """`again` runs the same file once more, in the folder of an earlier sweep."""
+        """`again` runs the same file once more, in the folder of an earlier sweep; `before` wraps the command."""
         folder = again.folder if again else tmp_path_factory.mktemp("sweep")
         config = folder / "sweep.yaml"
         if sweep is not None:
             config.write_text(yaml.safe_dump(sweep, sort_keys=False))
         ledger = folder / "ledger.jsonl"
-        command = [sys.executable, "-m", "rig", "sweep", str(config), "--out", str(folder / "runs"), *options]
+        command = [*before, sys.executable, "-m", "rig", "sweep", str(config), "--out", str(folder / "runs"), *options]
         process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -295,62 +312,6 @@ def planned(sweep: Json, folder: Path) -> SweepPlan:
     path = folder / "planned.yaml"
     path.write_text(yaml.safe_dump(sweep, sort_keys=False))
     return plan_sweep(load_config(path), detect_machine())
-
-
-@dataclass
-class Live:
-    """A deployment that is up: proxy and engines, with the engines' ledger."""
-
-    deployment: Deployment
-    ledger_path: Path
-
-    @property
-    def url(self) -> str:
-        return self.deployment.url
-
-    @property
-    def prefill(self) -> str:
-        return next(s.url for s in self.deployment.servers if s.role == "prefill")
-
-    @property
-    def decode(self) -> str:
-        return next(s.url for s in self.deployment.servers if s.role == "decode")
-
-    def ledger(self, request_id: str, side: str | None = None) -> list[Json]:
-        """The lines of a client's request id, in order."""
-        found = [row for row in rows(self.ledger_path) if (row["request_id"] or "").startswith(request_id)]
-        return [row for row in found if side in (None, row["side"])]
-
-    async def legs(self, request_id: str) -> list[Json]:
-        await self.deployment.flush_legs()
-        assert self.deployment.legs
-        return [leg for leg in rows(self.deployment.legs) if leg["request_id"] == request_id]
-
-
-@contextlib.asynccontextmanager
-async def live(
-    folder: Path, sweep: Json, proxy: Sequence[str] = (), env: Mapping[str, str] | None = None
-) -> AsyncIterator[Live]:
-    """Brings a sweep's P/D deployment up with the rig's own launcher; `proxy` are more options of the proxy."""
-    ledger = folder / "ledger.jsonl"
-    sweep = deepcopy(sweep)
-    sweep["engines"]["sim"]["env"] |= {"PDRIG_SIM_LEDGER": str(ledger), **(env or {})}
-    plan = next(d for d in planned(sweep, folder).deployments if d.kind == "pd")
-    assert plan.proxy
-    plan = replace(plan, proxy=replace(plan.proxy, argv=(*plan.proxy.argv, *proxy)))
-    deployment = await launch(plan, folder / "deployment", lambda event: None)
-    try:
-        yield Live(deployment, ledger)
-    finally:
-        assert not await deployment.stop()
-
-
-async def until(true: Callable[[], Any]) -> Any:
-    """The condition's value once it holds."""
-    async with asyncio.timeout(30):
-        while not (value := true()):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return value
 
 
 @contextlib.contextmanager
@@ -412,8 +373,6 @@ class Kit:
     template = staticmethod(template)
     with_cases = staticmethod(with_cases)
     planned = staticmethod(planned)
-    live = staticmethod(live)
-    until = staticmethod(until)
     engines = staticmethod(engines)
     well = staticmethod(well)
     wait = staticmethod(wait)
@@ -423,6 +382,7 @@ class Kit:
     client_id = staticmethod(client_id)
     alive = staticmethod(alive)
     free_ports = staticmethod(free_ports)
+    free_range = staticmethod(free_range)
     root: Path = ROOT
 
 
