@@ -22,8 +22,6 @@ Endpoint = Literal["completions", "chat"]
 TASK_NAMES = ("gsm8k", "gsm8k-vllm", "gsm-tiny")
 DEFAULT_SHOTS = 5
 TINY_QUESTIONS = 1000
-CHAT_STOPS = 4
-"""The OpenAI chat API takes no more; lm-eval keeps the first four too."""
 
 RESERVED_PARAMS = frozenset({"prompt", "messages", "model", "stream", "stream_options", "n", "kv_transfer_params"})
 
@@ -69,7 +67,8 @@ def build_task(
     """A task of TASK_NAMES with its first `limit` questions.
 
     `data` is the folder of the GSM8K files (None: the hub); `params` replace request parameters by name, and
-    None takes one away. As chat, the whole prompt is one message of the user.
+    None takes one away. As chat, the whole prompt is one message of the user, and the task's
+    own stop words are not sent.
     Raises UnknownTask, BadParams, DataError.
     """
     if name not in TASK_NAMES:
@@ -97,10 +96,11 @@ def build_task(
 def _request_params(
     defaults: Mapping[str, Any], max_tokens: int | None, params: Mapping[str, Any] | None, endpoint: Endpoint
 ) -> dict[str, Any]:
+    if endpoint == "chat":
+        # a server looks for stop words in the reasoning too, where they would cut a thought
+        defaults = {key: value for key, value in defaults.items() if key != "stop"}
     request = {**defaults, **({} if max_tokens is None else {"max_tokens": max_tokens}), **(params or {})}
     request = {key: value for key, value in request.items() if value is not None}
-    if endpoint == "chat" and isinstance(request.get("stop"), list):
-        request["stop"] = request["stop"][:CHAT_STOPS]
     return request
 
 
