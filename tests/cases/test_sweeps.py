@@ -1,4 +1,4 @@
-"""Cases 11 to 15, 20, 22, 25, 27, 29 and 31: a cell each, in sweeps grouped by their exit code."""
+"""Cases 11 to 15, 18, 20, 22, 25, 27, 29 and 31: a cell each, in sweeps grouped by their exit code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import pytest
 
 SERVED = 12
 """Requests that prefill answers before it dies in case 12; two of them are the rig's own checks."""
+
+KEY = "sk-of-case-18"
+"""What engines ask of whoever reaches them, in the sweep of case 29."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
         "worse": start_sweep(kit.with_cases(kit.template(), worse)),
         "unjudged": start_sweep(kit.with_cases(bounded, unjudged, strict)),
         "sound": start_sweep(kit.with_cases(free, sound)),
-        "alone": start_sweep(kit.with_cases(alone, {"29 new": []})),
+        "alone": start_sweep(kit.with_cases(alone, {"29 new": []}), env={"VLLM_API_KEY": KEY}),
     }
     return {name: sweep.finish() for name, sweep in started.items()}
 
@@ -166,6 +169,15 @@ def test_case_15_the_stream_breaks_after_three_tokens(worse: Any, case: str, err
     assert {record.http_status for record in cell.records} == {200}
     assert all(record.text and record.t_first_token for record in cell.records), "the text so far is kept"
     check_throughput(cell)
+
+
+def test_case_18_the_key_of_the_shell_reaches_the_engines_and_no_file(sweeps: dict[str, Any]) -> None:
+    sweep = sweeps["alone"]
+    cell = sweep.cells["29 new"]
+    assert not cell.errors() and cell.truth("prefill").keys() == cell.truth("decode").keys() == cell.ids
+    assert KEY not in sweep.out + sweep.err
+    for file in sweep.folder.rglob("*"):
+        assert file.is_dir() or KEY not in file.read_text(), f"{file} holds the key"
 
 
 def test_case_20_headers_and_then_nothing(unjudged: Any) -> None:
