@@ -49,7 +49,15 @@ class Metrics:
             registry=self.registry,
         )
 
+        # To find a series by its labels takes longer than to count in it.
         self._legs: dict[str, Histogram] = {}
+        self._ends: dict[tuple[str, str], Counter] = {}
+
+    def request_ended(self, endpoint: str, outcome: str) -> None:
+        series = self._ends.get((endpoint, outcome))
+        if series is None:
+            series = self._ends[endpoint, outcome] = self.requests.labels(endpoint, outcome)
+        series.inc()
 
     def leg_ended(self, role: str, instance: str, seconds: float) -> None:
         series = self._legs.get(instance)

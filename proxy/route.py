@@ -65,7 +65,7 @@ class HandoffRoute:
         finally:
             guard.close()
             self._metrics.in_flight.dec()
-            self._metrics.requests.labels(path, outcome).inc()
+            self._metrics.request_ended(path, outcome)
 
     async def _serve(self, path: str, exchange: Exchange, guard: Guard, receive: Receive, send: Send) -> str:
         """Answers the client; how it ended: `ok`, or the class of an error that decode streamed."""
@@ -196,11 +196,15 @@ class HandoffRoute:
                 if out := scanner.feed(chunk):
                     if scanner.done:
                         self._end_stream(line, scanner)
-                    await self._pass_on(exchange, reply, out, send)
+                    if not exchange.started:
+                        await self._start_stream(exchange, reply, send)
+                    await send({"type": "http.response.body", "body": out, "more_body": True})
                 chunk = await reply.more()
             guard.rest()
             if out := scanner.close():
-                await self._pass_on(exchange, reply, out, send)
+                if not exchange.started:
+                    await self._start_stream(exchange, reply, send)
+                await _body(send, out, more=True)
             if not (scanner.done or scanner.error):
                 raise LegError("decode", "stream_cut", f"{line.instance.name} ended its stream without [DONE]")
         except LegError as error:
@@ -228,12 +232,10 @@ class HandoffRoute:
         line.end(error)
         return error.error_class
 
-    async def _pass_on(self, exchange: Exchange, reply: Reply, chunk: bytes, send: Send) -> None:
-        if not exchange.started:
-            exchange.started = True
-            headers = [*reply.headers, *exchange.response_headers()]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    async def _start_stream(self, exchange: Exchange, reply: Reply, send: Send) -> None:
+        exchange.started = True
+        headers = [*reply.headers, *exchange.response_headers()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def _fail(
         self, exchange: Exchange, error: LegError, guard: Guard, send: Send, param: str | None = None

@@ -15,11 +15,11 @@ class StreamScanner:
     so the marks cannot be part of a generated text.
     """
 
-    __slots__ = ("_held", "_tail", "done", "engine_id", "error")
+    __slots__ = ("_held", "_last", "done", "engine_id", "error")
 
     def __init__(self) -> None:
         self._held = b""
-        self._tail = b"\n\n"
+        self._last = b"\n\n"
         self.done = False
         self.error: str | None = None
         self.engine_id: str | None = None
@@ -40,7 +40,7 @@ class StreamScanner:
         # The end mark's line can only be cut by a chunk's end if it was held back, so a look at the end will do.
         if END_MARK in chunk[-64:] and _ends_with_mark(chunk):
             self.done = True
-        self._tail = chunk[-2:]
+        self._last = chunk
         return chunk
 
     def close(self) -> bytes:
@@ -53,7 +53,7 @@ class StreamScanner:
 
     def break_event(self) -> bytes:
         """What ends an event that was begun, so that another one can follow."""
-        return b"" if self._tail.endswith(b"\n\n") else b"\n"
+        return b"" if self._last.endswith(b"\n\n") else b"\n"
 
     def _look_into(self, chunk: bytes) -> None:
         for line in chunk.split(b"\n"):

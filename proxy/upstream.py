@@ -110,13 +110,14 @@ class Upstream:
 class Reply:
     """An answer whose body has begun: `first` are its first bytes, none if it has no body."""
 
-    __slots__ = ("_connection", "_guard", "_idle", "_instance", "_pool", "first", "status")
+    __slots__ = ("_closed", "_connection", "_guard", "_idle", "_instance", "_pool", "first", "status")
 
     def __init__(
         self, connection: Connection, pool: Pool, first: bytes, instance: Instance, guard: Guard, idle: float | None
     ) -> None:
-        self._connection: Connection | None = connection
+        self._connection = connection
         self._pool = pool
+        self._closed = False
         self._instance = instance
         self._guard = guard
         self._idle = idle
@@ -124,36 +125,32 @@ class Reply:
         self.status = connection.status
 
     @property
-    def _open(self) -> Connection:
-        assert self._connection is not None, "an answer is read after its end"
-        return self._connection
-
-    @property
     def streams(self) -> bool:
         return self.status == 200 and any(
             name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-            for name, value in self._open.headers
+            for name, value in self._connection.headers
         )
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """What goes on to the client; the length is left to who sends it."""
-        return end_to_end(self._open.headers, NOT_TO_CLIENT)
+        return end_to_end(self._connection.headers, NOT_TO_CLIENT)
 
     async def more(self) -> bytes:
         """The next bytes, none at the end. Raises LegError with class `reset`."""
         self._guard.arm(self._idle, "idle_timeout")
         try:
-            return await self._open.read()
+            return await self._connection.read()
         except (Lost, NotHttp) as error:
             raise _named(error, self._instance) from error
 
     async def rest(self) -> bytes:
         """The whole body. Raises LegError with class `reset`."""
+        if self._connection.finished:
+            return self.first
         chunks = [self.first]
-        while not self._open.complete:
-            chunks.append(await self.more())
-        chunks.append(await self._open.read())
+        while chunk := await self.more():
+            chunks.append(chunk)
         return b"".join(chunks)
 
     async def answer(self) -> Answer:
@@ -161,9 +158,9 @@ class Reply:
 
     def close(self) -> None:
         """Ends the leg at once if it has not ended: the engine sees its client go away."""
-        if self._connection is not None:
+        if not self._closed:
+            self._closed = True
             self._pool.give_back(self._connection)
-            self._connection = None
 
 
 def _not_connected(error: OSError, instance: Instance) -> LegError:

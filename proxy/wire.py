@@ -75,6 +75,11 @@ class Connection(asyncio.Protocol):
         return self.complete and self._failure is None and (self._keep or not self._used)
 
     @property
+    def finished(self) -> bool:
+        """Whether the answer is complete and all of it was read."""
+        return self.complete and not self._pieces
+
+    @property
     def headers(self) -> RawHeaders:
         return self._headers
 
