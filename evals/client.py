@@ -8,16 +8,18 @@ import hashlib
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-import aiohttp
 import orjson
 
 from evals.answer import Answer, BadAnswer, error_from, known_class, known_leg, one_line
 from evals.errors import BadTarget
 from evals.records import ErrorClass, ErrorLeg, Kind, RequestError, RequestRecord
+from evals.session import Session, header, request_head
 from evals.sse import SseParser
+from proxy.wire import Connection, Lost, NotHttp, Pool
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 LEG_HEADER = "x-pdrig-error-leg"
@@ -25,19 +27,13 @@ CLASS_HEADER = "x-pdrig-error-class"
 DECODE_HEADER = "x-pdrig-decode"
 """In every answer of pdrig's own proxy: what such an answer of 200 holds came from this decode server."""
 
-READ_BUFFER = 2**18
-"""Bytes that may wait unread on a connection."""
-
-IDLE_CONNECTION_S = 2.0
-"""A connection idle this long is not used again: uvicorn, and so vLLM, closes them after 5."""
-
 END_OF_STREAM_S = 1.0
 """How long the end of the body may follow the end mark before the connection is given up."""
 
 OWN_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Reasons not to get a socket that are this machine's, not the server's."""
 
-BROKEN = ("ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "TimeoutError")
+_STATUSES = frozenset(HTTPStatus)
 
 
 @dataclass(frozen=True)
@@ -151,16 +147,8 @@ class Watch:
         self._timer = self._loop.call_at(self._next()[0], self._check)
 
 
-def new_session() -> aiohttp.ClientSession:
-    """A session whose number of connections nothing but the load limits."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S, ttl_dns_cache=3600)
-    return aiohttp.ClientSession(
-        connector=connector, auto_decompress=True, read_bufsize=READ_BUFFER, cookie_jar=aiohttp.DummyCookieJar()
-    )
-
-
 async def send(
-    session: aiohttp.ClientSession,
+    session: Session,
     target: Target,
     request: Request,
     *,
@@ -225,9 +213,7 @@ async def send(
 class _Exchange:
     """One attempt: request out, answer in."""
 
-    def __init__(
-        self, session: aiohttp.ClientSession, target: Target, timeouts: Timeouts, answer: Answer, watch: Watch
-    ) -> None:
+    def __init__(self, session: Session, target: Target, timeouts: Timeouts, answer: Answer, watch: Watch) -> None:
         self._session = session
         self._target = target
         self._leg = target.default_leg
@@ -249,14 +235,10 @@ class _Exchange:
             if self.watch.answered_at is None:
                 return self._timed_out()
             return self._checked(stream)
-        except aiohttp.ConnectionTimeoutError:
-            return RequestError(self._leg, "connect_timeout", f"no connection within {self._timeouts.connect:g} s")
-        except aiohttp.ClientConnectorError as error:
-            return self._not_connected(error)
-        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, OSError) as error:
-            return self._checked(stream) if self.watch.answered_at is not None else self._broken(error)
-        except aiohttp.ClientResponseError as error:
-            return RequestError(self._leg, "bad_response", f"not HTTP: {one_line(error.message)}")
+        except Lost as lost:
+            return self._checked(stream) if self.watch.answered_at is not None else self._broken(lost)
+        except NotHttp as error:
+            return RequestError(self._leg, "bad_response", f"not HTTP: {one_line(str(error))}")
         except Exception as error:
             # Nothing the server does should end here: what does is a fault of the rig, and a record all the same.
             return RequestError("client", "internal", f"{type(error).__name__}: {one_line(str(error))}")
@@ -272,30 +254,43 @@ class _Exchange:
         return None
 
     async def _exchange(self, request_id: str, body: bytes, stream: bool) -> None:
-        headers = {**self._target.headers, "Content-Type": "application/json", "X-Request-Id": request_id}
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect)
-        async with self._session.post(
-            self._target.url, data=body, headers=headers, timeout=limits, allow_redirects=False
-        ) as response:
-            self.status = response.status
-            if response.status != 200:
-                await self._refused(response)
-            if DECODE_HEADER in response.headers:
-                self._answer.leg = "decode"
-            kind = response.content_type
-            if stream and kind != "application/json":
-                await self._read_stream(response)
-                return
-            whole = await self._read_all(response)
-            self.watch.answered(asyncio.get_running_loop().time())
-            self._answer.add_body(whole)
-            if stream:
-                raise BadAnswer(RequestError(self._leg, "bad_response", "asked for a stream, got one JSON object"))
+        head = request_head(self._target.url, {**self._target.headers, "X-Request-Id": request_id}, len(body))
+        pool = self._session.pool(self._target.base_url)
+        connection = pool.idle() or await self._connected(pool)
+        try:
+            connection.send(head + body)
+            await self._read_answer(connection, stream)
+        finally:
+            self.status = connection.status or None
+            pool.give_back(connection)
 
-    async def _read_stream(self, response: aiohttp.ClientResponse) -> None:
+    async def _connected(self, pool: Pool) -> Connection:
+        """Raises BadAnswer: without a connection there is none."""
+        try:
+            return await pool.connect(self._timeouts.connect)
+        except OSError as error:
+            raise BadAnswer(self._not_connected(error)) from None
+
+    async def _read_answer(self, connection: Connection, stream: bool) -> None:
+        first = await connection.read()
+        if connection.status != 200:
+            await self._refused(connection, first)
+        if header(connection, DECODE_HEADER) is not None:
+            self._answer.leg = "decode"
+        kind = (header(connection, "content-type") or "").partition(";")[0].strip().lower()
+        if stream and kind != "application/json":
+            await self._read_stream(connection, first)
+            return
+        whole = await self._read_all(connection, first)
+        self.watch.answered(asyncio.get_running_loop().time())
+        self._answer.add_body(whole)
+        if stream:
+            raise BadAnswer(RequestError(self._leg, "bad_response", "asked for a stream, got one JSON object"))
+
+    async def _read_stream(self, connection: Connection, chunk: bytes) -> None:
         answer, watch, now = self._answer, self.watch, asyncio.get_running_loop().time
-        feed, read = SseParser().feed, response.content.readany
-        while chunk := await read():
+        feed = SseParser().feed
+        while chunk:
             moment = now()
             watch.arrived(moment)
             for data in feed(chunk):
@@ -303,28 +298,31 @@ class _Exchange:
                     answer.add_event(data, moment)
             if answer.done and watch.answered_at is None:
                 watch.answered(moment)
+            chunk = await connection.read()
 
-    async def _read_all(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _read_all(self, connection: Connection, chunk: bytes) -> bytes:
         parts = []
-        while chunk := await response.content.readany():
+        while chunk:
             self.watch.arrived(asyncio.get_running_loop().time())
             parts.append(chunk)
+            chunk = await connection.read()
         return b"".join(parts)
 
-    async def _refused(self, response: aiohttp.ClientResponse) -> None:
+    async def _refused(self, connection: Connection, first: bytes) -> None:
         """Raises BadAnswer with what the status, the body and the proxy's headers say."""
-        body = await self._read_all(response)
-        error_class: ErrorClass = "http_status" if response.status >= 400 else "bad_response"
+        body = await self._read_all(connection, first)
+        status = connection.status
+        error_class: ErrorClass = "http_status" if status >= 400 else "bad_response"
+        reason = HTTPStatus(status).phrase if status in _STATUSES else "no reason given"
         try:
-            stated = error_from(orjson.loads(body), self._leg, error_class, response.reason or "")
+            stated = error_from(orjson.loads(body), self._leg, error_class, reason)
         except orjson.JSONDecodeError:
-            text = one_line(body.decode(errors="replace")) or response.reason or "no reason given"
-            stated = RequestError(self._leg, error_class, text)
+            stated = RequestError(self._leg, error_class, one_line(body.decode(errors="replace")) or reason)
         raise BadAnswer(
             RequestError(
-                known_leg(response.headers.get(LEG_HEADER), stated.leg),
-                known_class(response.headers.get(CLASS_HEADER), stated.error_class),
-                f"{response.status}: {stated.message}",
+                known_leg(header(connection, LEG_HEADER), stated.leg),
+                known_class(header(connection, CLASS_HEADER), stated.error_class),
+                f"{status}: {stated.message}",
             )
         )
 
@@ -336,18 +334,18 @@ class _Exchange:
         }.get(self.watch.fired, (self._timeouts.total, "no end of the answer"))
         return RequestError(self._leg, self.watch.fired, f"{what} within {limit:g} s")
 
-    def _not_connected(self, error: aiohttp.ClientConnectorError) -> RequestError:
+    def _not_connected(self, error: OSError) -> RequestError:
+        if isinstance(error, TimeoutError) and error.errno is None:
+            return RequestError(self._leg, "connect_timeout", f"no connection within {self._timeouts.connect:g} s")
         if error.errno in OWN_LIMITS:
             return RequestError("client", "internal", f"this machine gave no socket: {one_line(str(error))}")
         return RequestError(self._leg, "connect", one_line(str(error)))
 
-    def _broken(self, error: Exception) -> RequestError:
-        # aiohttp names the broken connection under a half-read body in the message alone.
-        if isinstance(error, aiohttp.ClientPayloadError) and not any(name in str(error) for name in BROKEN):
+    def _broken(self, lost: Lost) -> RequestError:
+        if self.status and not lost.broken:
             return RequestError(self._leg, "stream_cut", "the connection closed within the answer")
-        if isinstance(error, OSError) and error.errno in OWN_LIMITS:
-            return RequestError("client", "internal", f"this machine's limits: {one_line(str(error))}")
-        return RequestError(self._leg, "reset", f"the connection broke: {type(error).__name__}")
+        where = "within its answer" if lost.begun else "without an answer"
+        return RequestError(self._leg, "reset", f"the server {'broke' if lost.broken else 'closed'} it {where}")
 
 
 def _body(target: Target, request: Request, stream: bool) -> bytes:

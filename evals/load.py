@@ -10,9 +10,10 @@ import resource
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 
-from evals.client import Request, Target, Timeouts, new_session, send
+from evals.client import Request, Target, Timeouts, send
 from evals.errors import BadParams
 from evals.records import Kind, RequestRecord
+from evals.session import Session
 from evals.tasks import Task
 
 
@@ -120,7 +121,7 @@ async def run_load(
     start = asyncio.get_running_loop().time() if t0 is None else t0
     pending = iter(requests)
     limits = timeouts or Timeouts()
-    async with new_session() as session:
+    async with Session() as session:
 
         async def one(request: Request) -> None:
             record = await send(

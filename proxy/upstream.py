@@ -66,10 +66,11 @@ class Upstream:
     """The connections to all instances; made and closed within the running loop."""
 
     def __init__(self, settings: Settings) -> None:
+        self._connect = settings.connect_timeout
         self._first_byte = settings.first_byte_timeout
         self._idle = settings.idle_timeout
         self._pools = {
-            instance.name: Pool(instance.url, settings.keep_alive, settings.connect_timeout)
+            instance.name: Pool(instance.url, settings.keep_alive)
             for instance in (*settings.prefill_instances, *settings.decode_instances)
         }
         self._heads: dict[tuple[str, str], bytes] = {}
@@ -93,7 +94,7 @@ class Upstream:
         connection = None if new_connection else pool.idle()
         if connection is None:
             try:
-                connection = await pool.connect()
+                connection = await pool.connect(self._connect)
             except OSError as error:
                 raise _not_connected(error, instance) from error
         try:

@@ -1,7 +1,8 @@
-"""HTTP/1.1 to one engine: connections that are kept and used again, answers read as they come.
+"""HTTP/1.1 to one server: connections that are kept and used again, answers read as they come.
 
-Only what a leg needs, so that a leg costs little: a request goes out in one piece, and an answer is followed no
-further than its status, its headers and the bytes of its body.
+Only what a request to an engine needs, so that it costs little: it goes out in one piece, and its answer is followed
+no further than its status, its headers and the bytes of its body. The proxy's legs and the evaluator's requests
+both go this way.
 """
 
 from __future__ import annotations
@@ -9,23 +10,26 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
+from collections.abc import Sequence
 from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
 
-from proxy.errors import RawHeaders
-
 UNREAD_LIMIT = 2**18
-"""Bytes of a body that may wait for whoever reads it; beyond it the engine is made to wait."""
+"""Bytes of a body that may wait for whoever reads it; beyond it the server is made to wait."""
 
 
 class Lost(Exception):
-    """The connection ended within an exchange; `begun`: after bytes of an answer, `reused`: it had served before."""
+    """The connection ended within an exchange.
 
-    def __init__(self, begun: bool, reused: bool) -> None:
+    `begun`: after bytes of an answer; `reused`: it had served before; `broken`: it was not closed in order.
+    """
+
+    def __init__(self, begun: bool, reused: bool, broken: bool) -> None:
         self.begun = begun
         self.reused = reused
+        self.broken = broken
         super().__init__("the connection was closed")
 
 
@@ -71,8 +75,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether another request may go out: the answer is complete, and the engine keeps the connection."""
-        return self.complete and self._failure is None and (self._keep or not self._used)
+        """Whether another request may go out: the answer was read to its end, and the server stays connected."""
+        return self.finished and self._failure is None and (self._keep or not self._used)
 
     @property
     def finished(self) -> bool:
@@ -80,7 +84,7 @@ class Connection(asyncio.Protocol):
         return self.complete and not self._pieces
 
     @property
-    def headers(self) -> RawHeaders:
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
         return self._headers
 
     def send(self, request: bytes) -> None:
@@ -136,7 +140,7 @@ class Connection(asyncio.Protocol):
         if error is None and self.status and not self.complete and self._ends_with_connection():
             self.complete = True
         if self._failure is None:
-            self._failure = Lost(self._begun, self._used > 1)
+            self._failure = Lost(self._begun, self._used > 1, error is not None)
         self._wake()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -178,16 +182,15 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """The connections to one engine. An idle one is kept for `keep_alive` seconds; the latest is used first."""
+    """The connections to one server. An idle one is kept for `keep_alive` seconds; the latest is used first."""
 
-    def __init__(self, url: str, keep_alive: float, connect_timeout: float | None) -> None:
+    def __init__(self, url: str, keep_alive: float) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._host = parts.hostname
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._keep_alive = keep_alive
-        self._connect_timeout = connect_timeout
         self._idle: deque[Connection] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
@@ -202,10 +205,10 @@ class Pool:
             connection.close()
         return None
 
-    async def connect(self) -> Connection:
-        """A new connection. Raises TimeoutError, OSError."""
+    async def connect(self, timeout: float | None) -> Connection:
+        """A new connection, within `timeout` seconds. Raises OSError; the TimeoutError among them has no errno."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self._connect_timeout):
+        async with asyncio.timeout(timeout):
             _, connection = await loop.create_connection(Connection, self._host, self._port, ssl=self._tls)
         return connection
 

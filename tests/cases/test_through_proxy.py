@@ -16,8 +16,9 @@ import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evals.client import Request, Target, Timeouts, new_session, send
+from evals.client import Request, Target, Timeouts, send
 from evals.records import RequestRecord
+from evals.session import Session
 from proxy.errors import ErrorClass
 from rig.deploy import Deployment, launch
 
@@ -51,11 +52,12 @@ FAULTS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Live:
-    """A deployment that is up, its engines' ledger, and one client."""
+    """A deployment that is up, its engines' ledger, a client, and the evaluator's own connections."""
 
     deployment: Deployment
     ledger_path: Path
     client: aiohttp.ClientSession
+    session: Session
 
     @property
     def url(self) -> str:
@@ -81,7 +83,7 @@ class Live:
         target = Target(self.url, MODEL, KEY, endpoint, default_leg="proxy")
         request = Request("q", f"[{tag}] {QUESTION}", {"max_tokens": 40})
         now = asyncio.get_running_loop().time()
-        return await send(self.client, target, request, t0=now, stream=stream, timeouts=Timeouts())
+        return await send(self.session, target, request, t0=now, stream=stream, timeouts=Timeouts())
 
     def post(self, request_id: str, path: str = "/v1/completions", **body: Any) -> Any:
         headers = {**KEY, "X-Request-Id": request_id}
@@ -104,8 +106,8 @@ async def live(kit: Any, folder: Path, sweep: dict[str, Any], *options: str) -> 
     plan = replace(plan, proxy=replace(plan.proxy, argv=(*plan.proxy.argv, *options)))
     deployment = await launch(plan, folder / "deployment", lambda event: None)
     try:
-        async with new_session() as client:
-            yield Live(deployment, ledger, client)
+        async with aiohttp.ClientSession() as client, Session() as session:
+            yield Live(deployment, ledger, client, session)
     finally:
         assert not await deployment.stop()
 

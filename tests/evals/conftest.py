@@ -15,8 +15,9 @@ import orjson
 import pytest
 from hypothesis import settings
 
-from evals.client import Request, Target, Timeouts, new_session, send
+from evals.client import Request, Target, Timeouts, send
 from evals.records import RequestRecord
+from evals.session import Session
 
 # A busy machine is not a bug; pytest-timeout bounds what hangs.
 settings.register_profile("evals", deadline=None)
@@ -148,7 +149,7 @@ def ask() -> Callable[..., Awaitable[RequestRecord]]:
         url: str, *, stream: bool = True, timeouts: Timeouts | None = None, retries: int = 0, **target: Any
     ) -> RequestRecord:
         request = Request("s-0", "Question: 1+1?\nAnswer:", {"max_tokens": 8, "temperature": 0.0})
-        async with new_session() as session:
+        async with Session() as session:
             return await send(
                 session,
                 Target(url, "m", **target),

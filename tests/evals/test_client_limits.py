@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from evals.client import IDLE_CONNECTION_S, Request, Target, Timeouts, new_session, send
+from evals.client import Request, Target, Timeouts, send
 from evals.errors import BadTarget
 from evals.records import RequestRecord
+from evals.session import IDLE_CONNECTION_S, Session
 
 SHORT = Timeouts(connect=5, first_byte=0.2, idle=0.2, total=0.6)
 TEXT = {"choices": [{"index": 0, "text": "18", "finish_reason": None}]}
@@ -133,7 +134,7 @@ def no_more_files() -> Iterator[None]:
 
 async def test_case_16_no_socket_left_is_the_rigs_own_fault(server: Any, no_more_files: None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with new_session() as session:
+    async with Session() as session:
         free = os.open("/dev/null", os.O_RDONLY)
         os.close(free)
         resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
