@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import ssl
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Literal
 
 import httpx
@@ -45,7 +47,13 @@ class NoAnswer(NotUsable):
 
 def client(env: Mapping[str, str] | None = None) -> httpx.AsyncClient:
     """A client that takes no HTTP proxy from the environment, and the server's API key if it has one."""
-    return httpx.AsyncClient(headers=auth_headers(env), timeout=None, trust_env=False)
+    return httpx.AsyncClient(headers=auth_headers(env), timeout=None, trust_env=False, verify=_certificates())
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: a deployment takes many clients, and reading the authorities takes longer than a request."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def auth_headers(env: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -1,7 +1,12 @@
-"""Cases 11 to 15, 18, 20, 22, 25, 27, 29 and 31: a cell each, in sweeps grouped by their exit code."""
+"""Cases 11 to 15, 18, 20, 22, 25, 27 to 29 and 31, in sweeps that are grouped by the exit code they must have."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,21 +24,22 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
     asked = kit.asked
     decode = {"when": {"side": "decode"}}
     worse = {
-        "11 dropped": [asked("no_kv_params", 0.3)],
-        "14 status": [asked("error_status", 0.3, params={"status": 400, "message": "too long"}, **decode)],
-        "14 empty": [asked("empty_200", 0.3, **decode)],
-        "15 error": [asked("stream_error", 0.3, **decode)],
-        "15 cut": [asked("stream_cut", 0.3, **decode)],
+        "errors": [
+            asked("no_kv_params", 0.1),
+            asked("error_status", 0.1, params={"status": 400, "message": "too long"}, **decode),
+            asked("empty_200", 0.1, **decode),
+            asked("stream_error", 0.1, **decode),
+            asked("stream_cut", 0.1, **decode),
+        ],
         "27 endless": [asked("endless", 0.3)],
     }
     unjudged = {
+        "22 start": [{"fault": "start_error"}],
+        "12 dead": [{"fault": "crash", "when": {"side": "prefill", "after_requests": SERVED}}],
+        "20 silent": [asked("headers_then_nothing", 0.3, **decode)],
         "11 ignored": [asked("ignore_kv_params", 0.3)],
         "11 lenient": [asked("no_kv_params", 0.3)],
-        "12 dead": [{"fault": "crash", "when": {"side": "prefill", "after_requests": SERVED}}],
         "13 stale": [asked("wrong_engine_id", 0.3)],
-        "20 silent": [asked("headers_then_nothing", 0.3, **decode)],
-        "22 start": [{"fault": "start_error"}],
-        "sound": [],
     }
     sound = {
         "25 runs on": [asked("runs_on")],
@@ -45,7 +51,7 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
     free = kit.template(task={"params": {"stop": None}, "max_tokens": 128, "warmup": 8})
     alone = {**kit.template(), "baseline": "none"}
     started = {
-        "worse": start_sweep(kit.with_cases(kit.template(), worse)),
+        "worse": start_sweep(kit.with_cases(kit.template(task={"limit": 80}), worse)),
         "unjudged": start_sweep(kit.with_cases(bounded, unjudged, strict)),
         "sound": start_sweep(kit.with_cases(free, sound)),
         "alone": start_sweep(kit.with_cases(alone, {"29 new": []}), env={"VLLM_API_KEY": KEY}),
@@ -63,7 +69,7 @@ def worse(sweeps: dict[str, Any]) -> Any:
 
 @pytest.fixture
 def unjudged(sweeps: dict[str, Any]) -> Any:
-    """Cells about which the run cannot speak, and a sound one after them: the sweep must end with 3."""
+    """Cells about which the run cannot speak: the sweep must end with 3."""
     sweep = sweeps["unjudged"]
     assert sweep.code == 3, sweep.out + sweep.err
     return sweep.cells
@@ -76,28 +82,48 @@ def sound(sweeps: dict[str, Any]) -> Any:
     return sweep.cells
 
 
-def check_errors(cell: Any, struck: set[str], leg: str, error_class: str) -> None:
-    """Exactly the struck requests failed, in this leg and class; none became an answer."""
-    assert struck and cell.errors() == dict.fromkeys(struck, (leg, error_class))
-    assert {name for name, row in cell.judged.items() if row["outcome"] == "error"} == struck
+OUTCOMES = {
+    "error": ("decode", "http_status"),
+    "empty_200": ("decode", "bad_response"),
+    "stream_error": ("decode", "stream_error"),
+    "stream_cut": ("decode", "stream_cut"),
+}
+"""Leg and class of a question by what decode says it did."""
+
+
+def broken(cell: Any, outcome: str) -> list[Any]:
+    """The records of the questions whose answer decode broke in this way; there are some."""
+    found = {name for name, row in cell.truth("decode").items() if row["outcome"] == outcome}
+    records = [record for record in cell.records if record.request_id in found]
+    assert records and {(r.error.leg, r.error.error_class) for r in records} == {OUTCOMES[outcome]}
+    return records
+
+
+def test_every_question_that_failed_has_its_leg_and_class_and_no_other_has(worse: Any) -> None:
+    cell = worse["errors"]
+    expected = dict.fromkeys(cell.struck("no_kv_params", "prefill"), ("prefill", "no_kv_params"))
+    for name, row in cell.truth("decode").items():
+        if row["outcome"] in OUTCOMES:
+            expected[name] = OUTCOMES[row["outcome"]]
+    assert cell.errors() == expected and len(set(expected.values())) == 5
+    assert {name for name, row in cell.judged.items() if row["outcome"] == "error"} == expected.keys()
     counts = cell.result["counts"]
-    assert counts["error"] == {error_class: len(struck)} and counts["correct"] == 40 - len(struck)
+    assert counts["error"] == Counter(error_class for _, error_class in expected.values())
+    assert counts["correct"] == 80 - len(expected) and counts["wrong"] == counts["unparsed"] == 0
+    failed = {line["request_id"]: (line["leg"], line["error"]["class"]) for line in cell.legs if line["error"]}
+    assert failed == expected
     assert (cell.state, cell.channels[0]) == ("regression", "errors")
-    failed = [leg_line for leg_line in cell.legs if leg_line["error"]]
-    assert {line["request_id"] for line in failed} == struck
-    assert {(line["leg"], line["error"]["class"]) for line in failed} == {(leg, error_class)}
-
-
-def check_throughput(cell: Any) -> None:
-    """Only answers that went out whole give tokens."""
-    whole = [row for row in cell.truth("decode").values() if row["outcome"] == "answered"]
-    assert cell.result["throughput"]["total_output_tokens"] == sum(row["completion_tokens"] for row in whole)
+    assert all(error_class in cell.why for _, error_class in expected.values())
 
 
 def test_case_11_the_proxy_gets_no_params(worse: Any) -> None:
-    cell = worse["11 dropped"]
-    check_errors(cell, cell.struck("no_kv_params", "prefill"), "prefill", "no_kv_params")
-    assert not cell.struck("no_kv_params", "prefill") & cell.truth("decode").keys(), "decode was never asked"
+    cell = worse["errors"]
+    struck = cell.struck("no_kv_params", "prefill")
+    records = [record for record in cell.records if record.request_id in struck]
+    assert records and {(r.http_status, r.error.leg, r.error.error_class) for r in records} == {
+        (502, "prefill", "no_kv_params")
+    }
+    assert not struck & cell.truth("decode").keys(), "decode was never asked"
 
 
 def test_case_11_the_proxy_lets_them_through_without_params(unjudged: Any) -> None:
@@ -148,27 +174,27 @@ def test_case_13_an_engine_id_that_is_not_prefills(unjudged: Any) -> None:
 
 
 def test_case_14_the_status_of_decode(worse: Any) -> None:
-    cell = worse["14 status"]
-    check_errors(cell, cell.struck("error_status"), "decode", "http_status")
-    failed = [record for record in cell.records if record.error]
-    assert {record.http_status for record in failed} == {400}
-    assert all("too long" in record.error.message for record in failed)
+    records = broken(worse["errors"], "error")
+    assert {record.http_status for record in records} == {400}
+    assert all("too long" in record.error.message and record.text is None for record in records)
 
 
 def test_case_14_200_without_a_body(worse: Any) -> None:
-    cell = worse["14 empty"]
-    check_errors(cell, cell.struck("empty_200"), "decode", "bad_response")
-    assert {leg["status"] for leg in cell.legs} == {200}
-    assert {record.http_status for record in cell.records if record.error} == {502}
+    cell = worse["errors"]
+    records = broken(cell, "empty_200")
+    assert {record.http_status for record in records} == {502}
+    mine = {record.request_id for record in records}
+    assert {leg["status"] for leg in cell.legs if leg["request_id"] in mine} == {200}
 
 
-@pytest.mark.parametrize(("case", "error_class"), [("15 error", "stream_error"), ("15 cut", "stream_cut")])
-def test_case_15_the_stream_breaks_after_three_tokens(worse: Any, case: str, error_class: str) -> None:
-    cell = worse[case]
-    check_errors(cell, cell.struck(error_class), "decode", error_class)
-    assert {record.http_status for record in cell.records} == {200}
-    assert all(record.text and record.t_first_token for record in cell.records), "the text so far is kept"
-    check_throughput(cell)
+@pytest.mark.parametrize("outcome", ["stream_error", "stream_cut"])
+def test_case_15_the_stream_breaks_after_three_tokens(worse: Any, outcome: str) -> None:
+    cell = worse["errors"]
+    records = broken(cell, outcome)
+    assert {record.http_status for record in records} == {200}
+    assert all(record.text and record.t_first_token for record in records), "the text so far is kept, and not scored"
+    whole = [row for row in cell.truth("decode").values() if row["outcome"] == "answered"]
+    assert cell.result["throughput"]["total_output_tokens"] == sum(row["completion_tokens"] for row in whole)
 
 
 def test_case_18_the_key_of_the_shell_reaches_the_engines_and_no_file(sweeps: dict[str, Any]) -> None:
@@ -196,8 +222,9 @@ def test_case_22_a_failure_in_the_log_of_a_server_that_lives_on(unjudged: Any) -
 
 
 def test_the_sweep_goes_on_after_cells_that_failed(sweeps: Any, unjudged: Any) -> None:
-    assert unjudged["sound"].state == "pass"
-    assert len(unjudged) == 8 and not sweeps["unjudged"].left_running()
+    states = [unjudged[case].state for case in ("22 start", "12 dead", "20 silent", "11 ignored", "13 stale")]
+    assert states == ["failed", "failed", "failed", "invalid", "invalid"]
+    assert not sweeps["unjudged"].left_running()
 
 
 def test_case_25_an_invented_question_after_the_answer(sound: Any) -> None:
@@ -216,7 +243,7 @@ def test_case_27_no_answer_before_the_limit(worse: Any) -> None:
     assert {name for name, row in cell.judged.items() if row["outcome"] == "truncated"} == struck
     counts, accuracy = cell.result["counts"], cell.result["accuracy"]
     assert counts["truncated"] == len(struck) > 0 and counts["error"] == {}
-    assert accuracy["value"] == counts["correct"] / 40, "truncated answers are in the denominator"
+    assert accuracy["value"] == counts["correct"] / 80, "truncated answers are in the denominator"
     assert (cell.state, cell.channels[0]) == ("regression", "accuracy")
 
 
@@ -240,3 +267,37 @@ def test_case_31_the_first_requests_are_slow(sweeps: Any, sound: Any) -> None:
     assert cell.result["counts"]["correct"] == 40 and len(cell.judged) == 40, "warm-up is in no figure"
     assert "Warm-up: 8 requests a cell" in sweeps["sound"].out
     assert cell.state == "pass"
+
+
+def rescore(kit: Any, run: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rig", "rescore", str(run), *options]
+    return subprocess.run(command, cwd=kit.root, env=kit.clean_env(), capture_output=True, text=True)
+
+
+def test_case_28_stored_texts_are_scored_again(kit: Any, sweeps: Any, sound: Any) -> None:
+    run, cell = sweeps["sound"].run, sound["25 runs on"]
+    before = {path.name: path.read_bytes() for path in cell.folder.iterdir()}
+    done = rescore(kit, run, "--scorer", "gsm8k-flexible")
+    assert done.returncode == 0 and "gsm8k-flexible v3.0 gives 0." in done.stdout
+    again = kit.rows(cell.folder / "judged.gsm8k-flexible.jsonl")
+    assert len(again) == 40 and {row["scorer"] for row in again} == {"gsm8k-flexible"}
+    assert {name: (cell.folder / name).read_bytes() for name in before} == before, "no record was changed"
+    assert rescore(kit, run, "--scorer", "new").returncode == 2
+
+
+def test_case_28_a_baseline_of_another_version_of_the_scorer_is_refused(
+    kit: Any, sweeps: Any, sound: Any, start_sweep: Any
+) -> None:
+    """The baseline is made to be from before the scorer changed, and a cell is run again."""
+    first = sweeps["sound"]
+    baseline = sound["baseline"].folder / "cell.json"
+    old = json.loads(baseline.read_text())
+    old["task"]["scorer_sha256"] = "0" * 64
+    baseline.write_text(json.dumps(old))
+    (sound["25 runs on"].folder / "cell.json").unlink()
+    again = start_sweep(None, "--resume", str(first.run), again=first).finish()
+    assert again.code == 3, again.out + again.err
+    cell = again.cells["25 runs on"]
+    assert (cell.state, cell.channels[0]) == ("invalid", "rig")
+    assert "scored by gsm8k-strict, the baseline by another version of it" in cell.why
+    assert "pdrig rescore" in cell.why and "pdrig rescore" in again.out

@@ -278,11 +278,9 @@ async def until(true: Any) -> None:
             await asyncio.sleep(0.02)
 
 
-JSON_VALUE = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
+SCALAR = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
+PART = SCALAR | st.lists(SCALAR, max_size=3) | st.dictionaries(st.text(max_size=8), SCALAR, max_size=3)
+JSON_VALUE = PART | st.lists(PART, max_size=3) | st.dictionaries(st.text(max_size=8), PART, max_size=3)
 PROMPT = st.sampled_from([*FAULTS, *["none"] * len(FAULTS)]).map(lambda tag: f"[{tag}] {QUESTION}")
 BODY = st.fixed_dictionaries(
     {"model": st.just(MODEL), "prompt": PROMPT | JSON_VALUE | st.lists(st.integers(0, 40), max_size=9)},
