@@ -30,6 +30,11 @@ class SseParser:
         self._rest = rest
         if not mark:
             return []
+        if whole.startswith(b"data: "):
+            events = whole[6:].split(b"\n\ndata: ")
+            if whole.count(b"\n") == 2 * (len(events) - 1):
+                # Every event is one line of data, as engines write them: cut at once.
+                return events
         events = []
         for block in whole.split(b"\n\n"):
             if block.startswith(b"data: ") and b"\n" not in block:

@@ -133,6 +133,11 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(NotHttp(str(error)))
+        if self._pieces:
+            self._size += len(data)
+            if self._size > UNREAD_LIMIT and not self._paused:
+                self._paused = True
+                self._transport.pause_reading()
         if self._pieces or self.complete:
             self._wake()
 
@@ -153,10 +158,6 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._pieces.append(body)
-        self._size += len(body)
-        if self._size > UNREAD_LIMIT and not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
         if self.status < 200:
