@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("concurrency", type=int)
     parser.add_argument("count", type=int)
     parser.add_argument("tokens", type=int)
-    parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
+    parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
     arguments = parser.parse_args()
     run = uvloop.run if arguments.loop == "uvloop" else asyncio.run
     print(json.dumps(run(drive(arguments.port, arguments.concurrency, arguments.count, arguments.tokens))))

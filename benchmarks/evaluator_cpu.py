@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import ROOT, mock_engine
+from benchmarks.processes import ROOT, end_children_on_sigterm, mock_engine
 
 CONCURRENCIES = (8, 256)
 TOKENS = 64
@@ -122,10 +122,11 @@ def main() -> int:
     parser.add_argument("--engine", type=Path, help="environment with vLLM, to measure `vllm bench serve` beside it")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=3000)
-    parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
+    parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
     parser.add_argument("--memory", type=int, help="so many requests instead, to see that memory stays flat")
     parser.add_argument("--write", type=Path, help="file for the table")
     arguments = parser.parse_args()
+    end_children_on_sigterm()
     text = memory(arguments) if arguments.memory else compare(arguments)
     print(text)
     if arguments.write:

@@ -39,6 +39,11 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def end_children_on_sigterm() -> None:
+    """Makes SIGTERM an exception, so that what was started is ended on the way out."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 def raise_open_files() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
