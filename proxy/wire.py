@@ -124,10 +124,6 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.complete:
-            # An answer that nobody asked for: the next one could not be told from it.
-            self._fail(NotHttp("bytes after the end of an answer"))
-            return
         self._begun = True
         try:
             self._parser.feed_data(data)
@@ -147,6 +143,11 @@ class Connection(asyncio.Protocol):
         if self._failure is None:
             self._failure = Lost(self._begun, self._used > 1, error is not None)
         self._wake()
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            # An answer that nobody asked for: the next one could not be told from it.
+            raise NotHttp("bytes after the end of an answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # What comes after the status are the trailers of a chunked body.
