@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePath
 from typing import Any, Literal
 
 from rig.config import Config
@@ -74,6 +75,12 @@ def plan_sweep(
     return _Planner(config, machine).plan(gpus, enough_gpus, cell_glob, limit)
 
 
+ASYNC_ON_CPU = (
+    "vLLM's CPU platform turns async scheduling off whatever is asked (platforms/cpu.py of 0.32): cells that "
+    "differ in async_scheduling alone run the same there; on GPUs they do not"
+)
+
+
 class _Planner:
     def __init__(self, config: Config, machine: Machine) -> None:
         self.config = config
@@ -111,6 +118,8 @@ class _Planner:
             self.notes.append(f"--limit {limit}: every cell asks at most {limit} questions")
         if any(entry.before for entry in chosen.values()):
             self.notes.append(self.about_passes())
+        if any(self.ignores_async(entry) for entry in chosen.values()):
+            self.notes.append(ASYNC_ON_CPU)
         return SweepPlan(
             name=self.config.sweep.name,
             config_file=self.config.file,
@@ -298,6 +307,12 @@ class _Planner:
             return have
         self.notes.append(f"--gpus {wanted}: planned for {wanted} GPUs, {len(have)} are visible here")
         return have[:wanted] if wanted < len(have) else tuple(str(i) for i in range(wanted))
+
+    def ignores_async(self, entry: _Entry) -> bool:
+        """Whether async scheduling is asked of a vLLM that serves on a CPU."""
+        engine = self.config.sweep.engines[entry.cell.settings.engine]
+        is_vllm = engine.venv is not None or (engine.command is not None and PurePath(engine.command[0]).name == "vllm")
+        return is_vllm and engine.device == "cpu" and entry.cell.settings.async_scheduling
 
     def note_remote(self, deployment: DeploymentPlan) -> None:
         for server in deployment.servers:

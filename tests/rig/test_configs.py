@@ -162,3 +162,9 @@ def test_the_engines_own_parser_takes_every_command() -> None:
     assert [(tp, port) for tp, port, _, _ in parsed] == [(s.tp, s.port) for s in servers]
     assert [on for _, _, on, _ in parsed] == ["--async-scheduling" in s.argv for s in servers]
     assert not any(caching for _, _, _, caching in parsed)
+
+
+def test_the_demo_says_that_a_cpu_has_no_async_scheduling() -> None:
+    words = "CPU platform turns async scheduling off"
+    assert [note for note in planned("tiny_hybrid.yaml").notes if words in note]
+    assert not [note for note in planned("sim.yaml").notes if words in note]
