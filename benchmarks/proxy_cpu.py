@@ -1,6 +1,7 @@
 """CPU time of a proxy for each request, beside other proxies, before the same mock engines in the same run.
 
     python -m benchmarks.proxy_cpu --router [--rounds 5] [--write benchmarks/proxy_cpu.md]
+    python -m benchmarks.proxy_cpu --router --no-toy --crush
 
 The proxies stand side by side and take turns in each round, so that what else the machine does meets all of them
 alike; medians over the rounds are shown. CPU time is that of the proxy's processes with all their threads; wall time
@@ -32,6 +33,7 @@ from benchmarks.processes import ROOT, cpu_seconds, free_port, mock_engine, rais
 
 ROUTER_VENV = ROOT / ".engines" / "vllm-router"
 CRUSH = (1024, 4096)
+CRUSH_LIMIT_S = 30.0
 REMOTE_DECODE = b'"kv_transfer_params":{"do_remote_decode":true},'
 
 
@@ -118,11 +120,11 @@ async def measure(proxy: Proxy, case: Case, count: int, tokens: int) -> None:
     proxy.pieces[case] = load.pieces / count
 
 
-async def crush(proxy: Proxy, concurrency: int, tokens: int) -> str:
-    """Twice as many streamed requests as run at once: how many were answered whole."""
+async def held(proxy: Proxy, concurrency: int, tokens: int) -> str:
+    """Twice as many requests as run at once."""
     request = raw_client.ask(tokens, True, proxy.port)
     before = cpu_seconds(proxy.pid)
-    load = await raw_client.run(proxy.port, request, concurrency, 2 * concurrency)
+    load = await raw_client.run(proxy.port, request, concurrency, 2 * concurrency, CRUSH_LIMIT_S)
     spent = (cpu_seconds(proxy.pid) - before) / (2 * concurrency) * 1000
     total = len(load.seconds) + len(load.failures)
     failed = f"; {load.failures[0]}" if load.failures else ""
@@ -130,14 +132,11 @@ async def crush(proxy: Proxy, concurrency: int, tokens: int) -> str:
 
 
 async def bench(arguments: argparse.Namespace, folder: Path) -> str:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    names = ["pdrig", *(["toy"] if arguments.toy else []), *(["vllm-router"] if arguments.router else [])]
+    end_on_sigterm()
     with (
         mock_engine() as (_, prefill),
         mock_engine(arguments.token_delay_ms) as (_, decode),
-        started(names, prefill, decode, folder) as proxies,
+        started(names_of(arguments), prefill, decode, folder) as proxies,
     ):
         for proxy in proxies:
             await warm_up(proxy)
@@ -154,21 +153,38 @@ async def bench(arguments: argparse.Namespace, folder: Path) -> str:
                 count = arguments.streamed if stream else arguments.whole
                 pairs = await raw_client.two_legs(prefill, decode, first, second, count)
                 seconds.append(statistics.median(pairs) * 1000)
-        held = {
-            (proxy.name, c): await crush(proxy, c, arguments.crush_tokens)
-            for c in CRUSH
-            for proxy in proxies
-            if not arguments.no_crush and (proxy.name != "toy" or c == CRUSH[0])
-        }
-    return report(arguments, proxies, direct, held)
+    return report(arguments, proxies, direct)
 
 
-def report(
-    arguments: argparse.Namespace,
-    proxies: list[Proxy],
-    direct: dict[bool, list[float]],
-    held: dict[tuple[str, int], str],
-) -> str:
+async def crush(arguments: argparse.Namespace, folder: Path) -> str:
+    """Loads of many at once: how many requests were answered whole, and the CPU ms of each."""
+    lines = [f"Streamed answers of {arguments.crush_tokens} tokens that came whole (CPU ms a request):", ""]
+    lines += ["| | " + " | ".join(f"C={c}" for c in CRUSH) + " |", "|---|" + "---|" * len(CRUSH)]
+    end_on_sigterm()
+    with (
+        mock_engine() as (_, prefill),
+        mock_engine() as (_, decode),
+        started(names_of(arguments), prefill, decode, folder) as proxies,
+    ):
+        for proxy in proxies:
+            await warm_up(proxy)
+            cells = [await held(proxy, c, arguments.crush_tokens) for c in CRUSH]
+            lines.append(f"| {proxy.name} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", versions(arguments.router)]) + "\n"
+
+
+def names_of(arguments: argparse.Namespace) -> list[str]:
+    return ["pdrig", *(["toy"] if arguments.toy else []), *(["vllm-router"] if arguments.router else [])]
+
+
+def end_on_sigterm() -> None:
+    """So that the processes that were started are ended on the way out."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+def report(arguments: argparse.Namespace, proxies: list[Proxy], direct: dict[bool, list[float]]) -> str:
     ours = {case: statistics.median(proxies[0].cpu_ms[case]) for case in CASES}
     head = "| | " + " | ".join(case.name for case in CASES) + " |\n|---|" + "---|" * len(CASES)
     lines = [f"CPU ms a request, {arguments.tokens} tokens an answer, median of {arguments.rounds} rounds:", "", head]
@@ -194,13 +210,7 @@ def report(
             for case in single
         )
         lines.append(f"| {proxy.name} | " + " | ".join(f"{value:.2f}" for value in added) + " |")
-    if held:
-        lines += ["", f"Answered whole, streamed, {arguments.crush_tokens} tokens (CPU ms a request):", ""]
-        lines += ["| | " + " | ".join(f"C={c}" for c in CRUSH) + " |", "|---|" + "---|" * len(CRUSH)]
-        for proxy in proxies:
-            cells = (held.get((proxy.name, c), "not tried") for c in CRUSH)
-            lines.append(f"| {proxy.name} | " + " | ".join(cells) + " |")
-    lines += ["", versions(bool(arguments.router))]
+    lines += ["", versions(arguments.router)]
     return "\n".join(lines) + "\n"
 
 
@@ -229,14 +239,14 @@ def main() -> int:
     parser.add_argument("--streamed", type=int, default=200, help="requests a measurement, streamed")
     parser.add_argument("--token-delay-ms", type=float, default=0.0, help="pause of the mock before each token")
     parser.add_argument("--crush-tokens", type=int, default=8)
-    parser.add_argument("--no-crush", action="store_true", help=f"without the loads of C={CRUSH}")
+    parser.add_argument("--crush", action="store_true", help=f"loads of C={CRUSH} instead: does every request succeed")
     parser.add_argument("--write", type=Path, help="file for the table")
     arguments = parser.parse_args()
     raise_open_files()
     if arguments.router:
         install_router()
     with tempfile.TemporaryDirectory() as folder:
-        text = uvloop.run(bench(arguments, Path(folder)))
+        text = uvloop.run((crush if arguments.crush else bench)(arguments, Path(folder)))
     print(text)
     if arguments.write:
         arguments.write.write_text(text)

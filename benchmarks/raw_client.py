@@ -89,8 +89,11 @@ async def connect(port: int) -> Connection:
     return connection
 
 
-async def run(port: int, request: Ask, concurrency: int, count: int) -> Load:
-    """`count` requests, `concurrency` at a time, each slot on a connection of its own."""
+async def run(port: int, request: Ask, concurrency: int, count: int, limit_s: float | None = None) -> Load:
+    """`count` requests, `concurrency` at a time, each slot on a connection of its own.
+
+    What has no answer after `limit_s` seconds is a failure.
+    """
     load = Load()
     left = iter(range(count))
 
@@ -114,7 +117,12 @@ async def run(port: int, request: Ask, concurrency: int, count: int) -> Load:
             load.pieces += connection.pieces
             connection.close()
 
-    await asyncio.gather(*(slot() for _ in range(min(concurrency, count))))
+    try:
+        async with asyncio.timeout(limit_s):
+            await asyncio.gather(*(slot() for _ in range(min(concurrency, count))))
+    except TimeoutError:
+        missing = count - len(load.seconds) - len(load.failures)
+        load.failures += [f"no answer within {limit_s:g} s"] * missing
     return load
 
 
