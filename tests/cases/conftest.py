@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import select
 import socket
 import subprocess
@@ -40,25 +41,30 @@ Json = dict[str, Any]
 Faults = Sequence[Mapping[str, Any]]
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in held]
-    for sock in held:
-        sock.close()
-    return ports
+OUTSIDE_EPHEMERAL = (20000, 32000)
+"""Below the ports that Linux gives to outgoing connections, of which these tests make thousands."""
+_handed_out: set[int] = set()
 
 
 def free_range(count: int) -> int:
-    """The first of so many ports in a row that were free a moment ago."""
+    """The first of so many ports in a row that were free a moment ago; none is handed out twice."""
     while True:
-        first = free_ports(1)[0]
+        first = random.randrange(*OUTSIDE_EPHEMERAL)
+        wanted = set(range(first, first + count))
+        if wanted & _handed_out:
+            continue
         try:
-            for port in range(first, first + count):
+            for port in wanted:
                 socket.create_server(("127.0.0.1", port)).close()
         except OSError:
             continue
+        _handed_out.update(wanted)
         return first
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, all different."""
+    return [free_range(1) for _ in range(count)]
 
 
 def rows(path: Path) -> list[Json]:
