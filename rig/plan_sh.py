@@ -132,11 +132,15 @@ def _command(argv: Sequence[str], indent: str) -> str:
 
 
 def _start(deployment: str, name: str, env: dict[str, str], argv: Sequence[str]) -> Iterable[str]:
+    # Job control gives the process a group of its own, which setsid would too, but with a scheduling group of its
+    # own beside: engines that poll with sched_yield would then never yield to one another.
+    yield "    set -m"
     yield "    ("
     for variable, value in env.items():
         yield f"        export {variable}={_value(variable, value)}"
-    yield f"        exec setsid {_command(argv, ' ' * 8)}"
-    yield f'    ) >>"$logs"/{shlex.quote(deployment)}/{name}.log 2>&1 &'
+    yield f"        exec {_command(argv, ' ' * 8)}"
+    yield f'    ) >>"$logs"/{shlex.quote(deployment)}/{name}.log 2>&1 </dev/null &'
+    yield "    set +m"
     yield '    groups_started+=("$!")'
 
 

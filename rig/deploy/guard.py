@@ -86,7 +86,7 @@ def _spawn(command: list[str]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid
     try:
-        os.setsid()
+        os.setpgid(0, 0)
         # If the guard itself is killed, at least the server's first process goes with it.
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:

@@ -84,7 +84,9 @@ class GuardedProcess:
                     stderr=output,
                     env=dict(env),
                     pass_fds=(write_end,),
-                    start_new_session=True,
+                    # A group, not a session: Linux gives each session a scheduling group of its own, and engines
+                    # that poll with sched_yield then never yield to one another on a machine with few cores.
+                    process_group=0,
                 )
             except BaseException:
                 self._status.close()

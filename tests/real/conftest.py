@@ -29,9 +29,9 @@ def engine() -> Path:
 class Sweep:
     """`pdrig sweep` as a user runs it, in a process of its own."""
 
-    def __init__(self, out: Path, *options: str) -> None:
+    def __init__(self, config: Path, out: Path, *options: str) -> None:
         self.out = out
-        command = [sys.executable, "-m", "rig", "sweep", str(CONFIG), "--out", str(out), *options]
+        command = [sys.executable, "-m", "rig", "sweep", str(config), "--out", str(out), *options]
         self.process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
         )
@@ -51,8 +51,8 @@ class Sweep:
 def start_sweep(engine: Path, tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
     started: list[Sweep] = []
 
-    def start(*options: str) -> Sweep:
-        started.append(Sweep(tmp_path / f"runs-{len(started)}", *options))
+    def start(*options: str, config: Path = CONFIG) -> Sweep:
+        started.append(Sweep(config, tmp_path / f"runs-{len(started)}", *options))
         return started[-1]
 
     yield start

@@ -99,10 +99,10 @@ def test_values_survive_the_script(config: dict[str, Any], value: str) -> None:
     server = planned.deployments[1].servers[0]
     assert json.loads(server.argv[server.argv.index("--hf-overrides") + 1]) == config
     body = format_plan(planned, "sh").split("deployment_1() {")[1]
-    command = body[body.index("exec setsid") :].split("\n    ) >")[0]
+    command = body[body.index("exec ") :].split("\n    ) >")[0]
     one_line = command.replace(f" \\\n{' ' * 12}-", " -")
-    assert shlex.split(one_line)[2:] == list(server.argv)
-    exports = shlex.split(body[: body.index("exec setsid")], comments=True)
+    assert shlex.split(one_line)[1:] == list(server.argv)
+    exports = shlex.split(body[: body.index("exec ")], comments=True)
     assert f"V={value}" in exports
 
 
