@@ -1,6 +1,6 @@
 """Write GSM8K from the hub as train.jsonl and test.jsonl, the layout that `--data DIR` reads.
 
-    python scripts/fetch_gsm8k.py DIR
+python scripts/fetch_gsm8k.py DIR
 """
 
 from __future__ import annotations
