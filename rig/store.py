@@ -111,7 +111,7 @@ class RunFolder:
         return _load(_CELL, path) if path.is_file() else None
 
     def read_judged(self, cell_id: str) -> list[Judged]:
-        return [_JUDGED.validate_python(row) for row in read_jsonl(self.cell(cell_id) / "judged.jsonl").rows]
+        return _rows(_JUDGED, self.cell(cell_id) / "judged.jsonl")
 
     def read_requests(self, cell_id: str) -> list[RequestRecord]:
         return list(read_records(self.requests(cell_id)).records)
@@ -119,7 +119,7 @@ class RunFolder:
     def read_legs(self, deployment_id: str) -> list[Leg] | None:
         """The proxy's legs, or None where there is no log of them."""
         path = self.deployment(deployment_id) / "legs.jsonl"
-        return [_LEG.validate_python(row) for row in read_jsonl(path).rows] if path.is_file() else None
+        return _rows(_LEG, path) if path.is_file() else None
 
     def read(self) -> RunResult:
         """All results of the run, in the order of the plan."""
@@ -146,10 +146,24 @@ def write_judged(path: Path, judged: Iterable[Judged]) -> None:
     write_text(path, "".join(_JUDGED.dump_json(item).decode() + "\n" for item in judged))
 
 
+def _rows(adapter: TypeAdapter[T], path: Path) -> list[T]:
+    rows = []
+    for number, row in enumerate(read_jsonl(path).rows, 1):
+        try:
+            rows.append(adapter.validate_python(row))
+        except ValidationError as error:
+            raise _unreadable(f"{path}:{number}", error) from None
+    return rows
+
+
 def _load(adapter: TypeAdapter[T], path: Path) -> T:
     try:
         return adapter.validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise DataError(f"{path}: {key}: {first['msg']} (written by another version of the rig?)") from None
+        raise _unreadable(str(path), error) from None
+
+
+def _unreadable(where: str, error: ValidationError) -> DataError:
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"]))
+    return DataError(f"{where}: {f'{key}: ' if key else ''}{first['msg']} (written by another version of the rig?)")

@@ -65,6 +65,14 @@ def test_a_cell_of_another_schema_is_refused_in_one_line(tmp_path: Path) -> None
     assert "\n" not in str(error.value)
 
 
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    folder.cell("a").mkdir(parents=True)
+    (folder.cell("a") / "judged.jsonl").write_text('{"request_id": "r"}\n')
+    with pytest.raises(DataError, match=r"judged.jsonl:1: sample_id: "):
+        folder.read_judged("a")
+
+
 def test_a_replaced_file_leaves_no_half_behind(tmp_path: Path) -> None:
     write_text(tmp_path / "x", "one")
     write_text(tmp_path / "x", "two")
