@@ -80,8 +80,9 @@ def sweep(
 
     planned = _plan(config, cell_glob=cell_glob, limit=limit)
     tasks = runs.load_tasks(planned, data)
+    earlier = runs.reopen(planned, resume) if resume else None
     runs.check_startable(planned)
-    folder = runs.reopen(planned, resume) if resume else runs.begin(planned, config, out)
+    folder = earlier or runs.begin(planned, config, out)
     with Display(sys.stderr) as display:
         runs.announce(planned, folder, display)
         _interruptible(runs.Sweep(planned, tasks, folder, display).all())

@@ -114,13 +114,10 @@ def test_an_engine_that_is_not_there_is_exit_2_before_anything_starts(
 
 
 def test_a_port_in_use_is_exit_2_before_anything_starts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, out, _ = run(capsys, "plan", str(SIM), "--format", "json")
-    assert code == 0
-    port = json.loads(out)["deployments"][0]["servers"][0]["port"]
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
-        code, _, err = run(capsys, "sweep", str(SIM), "--out", str(tmp_path / "runs"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path = edited(tmp_path, "proxy: {port: 28000}", f"proxy: {{port: {port}}}")
+        code, _, err = run(capsys, "sweep", str(path), "--out", str(tmp_path / "runs"))
     assert code == 2
     assert str(port) in one_line(err)
     assert not (tmp_path / "runs").exists()
