@@ -139,7 +139,7 @@ def rescore(run: Path, scorer: str | None) -> None:
     "--warmup", type=click.IntRange(0), default=0, show_default=True, help="Requests before the clock starts."
 )
 @click.option("--model", help="Model name to ask for (default: the one that the server says it has).")
-@click.option("--out", type=PATH, help="Folder for requests.jsonl, judged.jsonl and result.json.")
+@click.option("--out", type=PATH, help="Folder for requests.jsonl, judged.jsonl and cell.json (default: a new one in results/evals).")
 @DATA
 def evaluate(**options: Any) -> None:
     """Ask a task of any OpenAI-compatible server at URL and print what came out.
@@ -166,7 +166,7 @@ def doctor(config: Path | None, data: Path | None) -> None:
     """
     from rig import doctor as doctors
 
-    planned = _plan(config) if config else None
+    planned = _plan(config, enough_gpus=True) if config else None
     checks = []
     for check in doctors.examine(planned, data):
         checks.append(check)

@@ -33,6 +33,8 @@ def format_evaluation(result: CellResult, path: str) -> str:
         f"correct {c.correct}, wrong {c.wrong}, unparsed {c.unparsed}, truncated {c.truncated}, errors {errors}",
     ]
     lines += [f"  error {text}" for text in error_texts(c)]
+    if result.failure:
+        lines.append(f"  the first error: {result.failure}")
     if result.warmup_requests:
         lines.append(f"warm-up requests before, not counted: {result.warmup_requests}")
     if result.retried:
