@@ -139,7 +139,9 @@ def rescore(run: Path, scorer: str | None) -> None:
     "--warmup", type=click.IntRange(0), default=0, show_default=True, help="Requests before the clock starts."
 )
 @click.option("--model", help="Model name to ask for (default: the one that the server says it has).")
-@click.option("--out", type=PATH, help="Folder for requests.jsonl, judged.jsonl and cell.json (default: a new one in results/evals).")
+@click.option(
+    "--out", type=PATH, help="Folder for requests, judged and cell files (default: a new one in results/evals)."
+)
 @DATA
 def evaluate(**options: Any) -> None:
     """Ask a task of any OpenAI-compatible server at URL and print what came out.
