@@ -81,6 +81,8 @@ def _instances(role: LegName, urls: tuple[str, ...]) -> tuple[Instance, ...]:
 
 def _check_url(role: str, url: str) -> None:
     try:
+        if not url.isprintable() or any(c.isspace() or c == "\\" for c in url):
+            raise ValueError
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:

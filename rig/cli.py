@@ -217,7 +217,8 @@ def main(argv: list[str] | None = None) -> None:
         code = cli.main(args=argv, prog_name="pdrig", standalone_mode=False)
     except click.exceptions.Exit as done:
         code = done.exit_code
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("pdrig: interrupted", err=True)
         code = Interrupted.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
@@ -233,4 +234,8 @@ def main(argv: list[str] | None = None) -> None:
         code = error.exit_code
     except BrokenPipeError:
         code = 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"pdrig: {where}{error.strerror or error}", err=True)
+        code = RigError.exit_code
     sys.exit(code if isinstance(code, int) else 0)

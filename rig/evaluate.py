@@ -164,13 +164,15 @@ async def served_model(target: Target) -> str:
         async with httpx.AsyncClient(timeout=MODELS_TIMEOUT_S, trust_env=False) as client:
             response = await client.get(address, headers=dict(target.headers))
             response.raise_for_status()
-            return str(response.json()["data"][0]["id"])
+            name = str(response.json()["data"][0]["id"])
+            name.encode()
+            return name
     except httpx.HTTPStatusError as error:
         raise RunError(f"{address} answered {error.response.status_code}; give --model, or check the address") from None
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise RunError(f"no server answers at {address} ({reason}); start one, or check the address") from None
-    except (ValueError, KeyError, IndexError, TypeError):
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         raise RunError(f"{address} does not list a model; give --model") from None
 
 

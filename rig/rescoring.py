@@ -26,6 +26,8 @@ def rescore_run(run: RunFolder, scorer: str | None) -> Iterator[str]:
 
 def rescore_cell(run: RunFolder, result: CellResult, scorer: str) -> str:
     """Write `judged.<scorer>.jsonl` of one cell; returns what changed, in a line."""
+    if problem := run.damage(result):
+        raise DataError(f"{run.cell(result.cell_id)}: {problem}")
     before = {j.sample_id: j for j in run.read_judged(result.cell_id)}
     targets = {sample: j.target_text for sample, j in before.items() if j.target_text is not None}
     if len(targets) < len(before):

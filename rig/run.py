@@ -160,6 +160,9 @@ class Sweep:
         for result in results:
             assert result is not None
             name = result.cell_id
+            if problem := self.run.damage(result):
+                self.display.say(f"{name}: asked again, {problem}")
+                return False
             texts = cells.texts_of(self._records(result))
             self.finished[name] = cells.Finished(result, tuple(self.run.read_judged(name)), texts)
             self.display.say(f"{name}: finished before this run was resumed")

@@ -58,6 +58,10 @@ class RunFolder:
                 path.mkdir(parents=True)
             except FileExistsError:
                 continue
+            except OSError as error:
+                raise DataError(
+                    f"{parent}: no run can be written there: {error.strerror}; give another --out"
+                ) from None
             return cls(path)
         raise DataError(f"{parent}: no free name for a run folder")
 
@@ -113,6 +117,16 @@ class RunFolder:
     def read_judged(self, cell_id: str) -> list[Judged]:
         return _rows(_JUDGED, self.cell(cell_id) / "judged.jsonl")
 
+    def damage(self, result: CellResult) -> str | None:
+        """Why a finished cell's files are not those that its result was made from; None where they are."""
+        if result.task is None:
+            return None
+        asked = sum(r.kind == "question" for r in self.read_requests(result.cell_id))
+        judged = len(self.read_judged(result.cell_id))
+        if asked == judged == result.task.n:
+            return None
+        return f"its files are damaged: {result.task.n} questions, {asked} whole records, {judged} judged"
+
     def read_requests(self, cell_id: str) -> list[RequestRecord]:
         return list(read_records(self.requests(cell_id)).records)
 
@@ -124,11 +138,13 @@ class RunFolder:
     def read(self) -> RunResult:
         """All results of the run, in the order of the plan."""
         info = self.read_info()
-        order = {cell["id"]: i for i, cell in enumerate(info.resolved.get("cells", []))}
+        cells, rows = info.resolved.get("cells", []), info.resolved.get("reference", [])
+        if not all(isinstance(part, list) and all(isinstance(row, dict) for row in part) for part in (cells, rows)):
+            raise DataError(f"{self.path / 'run.json'}: resolved: not what a sweep writes")
+        order = {cell.get("id"): i for i, cell in enumerate(cells)}
         ids = [path.parent.name for path in self.path.glob("cells/*/cell.json")]
         results = [self.read_cell(i) for i in sorted(ids, key=lambda i: (order.get(i, len(order)), i))]
-        reference = tuple(info.resolved.get("reference", ()))
-        return RunResult(info, tuple(r for r in results if r is not None), reference)
+        return RunResult(info, tuple(r for r in results if r is not None), tuple(rows))
 
 
 def as_json(value: object) -> object:
@@ -166,4 +182,6 @@ def _load(adapter: TypeAdapter[T], path: Path) -> T:
 def _unreadable(where: str, error: ValidationError) -> DataError:
     first = error.errors()[0]
     key = ".".join(map(str, first["loc"]))
-    return DataError(f"{where}: {f'{key}: ' if key else ''}{first['msg']} (written by another version of the rig?)")
+    return DataError(
+        f"{where}: {f'{key}: ' if key else ''}{first['msg']} (damaged, or written by another version of the rig?)"
+    )

@@ -18,6 +18,10 @@ from rig.errors import ConfigError
 Key = str | int
 KeyPath = tuple[Key, ...]
 
+MOST_NODES = 100_000
+"""A sweep file has hundreds; aliases of aliases can stand for billions."""
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _MERGE = "tag:yaml.org,2002:merge"
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str")}
 
@@ -72,6 +76,7 @@ class _Builder:
         self.file = file
         self.lines: dict[KeyPath, int] = {}
         self.open: list[int] = []
+        self.nodes = 0
 
     def fail(self, node: yaml.Node, path: KeyPath, problem: str) -> ConfigError:
         return ConfigError(self.file, dotted(path), f"{problem} (line {node.start_mark.line + 1})")
@@ -79,6 +84,9 @@ class _Builder:
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
         if id(node) in self.open:
             raise self.fail(node, path, "an alias that contains itself")
+        self.nodes += 1
+        if self.nodes > MOST_NODES:
+            raise self.fail(node, (), f"stands for more than {MOST_NODES} values, through its aliases")
         self.open.append(id(node))
         try:
             if isinstance(node, yaml.MappingNode):
@@ -116,10 +124,14 @@ class _Builder:
     def key(self, node: yaml.Node, path: KeyPath) -> str:
         if not isinstance(node, yaml.ScalarNode) or node.tag == "tag:yaml.org,2002:null":
             raise self.fail(node, path, "a key must be plain text")
+        if _UNPRINTABLE.search(node.value) or "\n" in node.value:
+            raise self.fail(node, path, "a key with characters that cannot be printed on a line")
         return str(node.value)
 
     def scalar(self, node: yaml.Node, path: KeyPath) -> Any:
         tag, text = node.tag, node.value
+        if _UNPRINTABLE.search(text):
+            raise self.fail(node, path, "a value with characters that cannot be printed")
         if tag not in _TAGS:
             raise self.fail(node, path, f"the tag {tag} is not supported")
         if tag.endswith(":null"):
@@ -132,7 +144,7 @@ class _Builder:
             if tag.endswith(":float"):
                 return float(re.sub(r"\.(inf|nan)$", r"\1", text.lower()))
         except ValueError:
-            raise self.fail(node, path, f"{text!r} is no number") from None
+            raise self.fail(node, path, f"{text[:40]!r} is no number that can be read") from None
         return text
 
 
@@ -140,6 +152,8 @@ def parse_yaml(text: str, file: str) -> YamlSource:
     """Parse one document. Raises ConfigError for anything that is not one mapping of plain data."""
     try:
         node = _Loader(text).get_single_node()
+    except RecursionError:
+        raise ConfigError(file, "", "nested too deep") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1})" if mark else ""

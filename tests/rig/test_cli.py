@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -150,3 +152,37 @@ def test_the_plan_of_the_reference_needs_no_gpu(capsys: pytest.CaptureFixture[st
     assert code == 0
     assert "--no-async-scheduling" in out
     assert shutil.which("bash")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: " + "[" * 5000, "nested too deep"),
+        ('name: "\\ud800"', "a value with characters that cannot be printed"),
+        ('"a\\nb": 1', "a key with characters that cannot be printed on a line"),
+    ],
+)
+def test_hostile_yaml_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    code, _, err = run(capsys, "plan", str(path))
+    assert code == 2
+    assert words in one_line(err)
+
+
+def test_aliases_of_aliases_are_counted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    levels = [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9) if i else 'x'}]" for i in range(9)]
+    path = tmp_path / "x.yaml"
+    path.write_text("\n".join(levels))
+    code, _, err = run(capsys, "plan", str(path))
+    assert code == 2
+    assert "through its aliases" in one_line(err)
+
+
+def test_a_full_disk_behind_the_output_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rig", "plan", str(SIM)], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode not in (0, 1)
+    assert "Traceback" not in done.stderr

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from rig.errors import DataError
-from rig.records import CellResult, Judged, Reason, RunInfo, Verdict
+from rig.records import CellResult, Judged, Reason, RunInfo, TaskInfo, Verdict
 from rig.store import RunFolder, new_run_id, write_text
 
 
@@ -78,3 +79,26 @@ def test_a_replaced_file_leaves_no_half_behind(tmp_path: Path) -> None:
     write_text(tmp_path / "x", "two")
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
     assert (tmp_path / "x").read_text() == "two"
+
+
+def test_a_place_that_cannot_hold_a_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="file: no run can be written there"):
+        RunFolder.create(tmp_path / "file", "x")
+
+
+@pytest.mark.parametrize("resolved", [{"cells": 5}, {"cells": [1]}, {"reference": 5}, {"reference": [1]}])
+def test_a_run_json_that_no_sweep_wrote_is_refused(tmp_path: Path, resolved: dict[str, object]) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    folder.write_info(replace(info("x", []), resolved=resolved))
+    with pytest.raises(DataError, match="not what a sweep writes"):
+        folder.read()
+
+
+def test_files_with_fewer_rows_than_the_result_was_made_from_are_damaged(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    whole = replace(result("a"), task=TaskInfo("t", "1", "p", "s", "h", 2))
+    folder.new_requests("a").write_text("")
+    folder.write_judged("a", [])
+    assert folder.damage(whole) == "its files are damaged: 2 questions, 0 whole records, 0 judged"
+    assert folder.damage(result("a")) is None
