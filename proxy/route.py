@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -115,20 +116,13 @@ class HandoffRoute:
         assert exchange.prefill is not None and exchange.decode is not None
         headers = exchange.leg_headers()
         line = LegLine(exchange, exchange.prefill, self.legs, self._metrics)
-        try:
+        with _failure_noted(line, guard, again):
             reply = await self.upstream.send(exchange.prefill, path, prefill_body, headers, guard, again)
             line.begun(reply.status)
             try:
                 params = await self._params(reply, line)
             finally:
                 reply.close()
-        except LegError as error:
-            if again or not isinstance(error, StaleError):
-                line.end(error)
-            raise
-        except asyncio.CancelledError:
-            line.end(_interruption(guard))
-            raise
         prefill_end = line.end()
         if params is None:
             exchange.unparametered = True
@@ -138,15 +132,8 @@ class HandoffRoute:
         line = LegLine(exchange, exchange.decode, self.legs, self._metrics)
         line.params_present = params is not None
         self._metrics.handoff_seconds.observe(line.t_start - prefill_end)
-        try:
+        with _failure_noted(line, guard, again):
             reply = await self.upstream.send(exchange.decode, path, decode_body, headers, guard, again)
-        except LegError as error:
-            if again or not isinstance(error, StaleError):
-                line.end(error)
-            raise
-        except asyncio.CancelledError:
-            line.end(_interruption(guard))
-            raise
         line.begun(reply.status)
         return reply, line
 
@@ -260,6 +247,20 @@ class HandoffRoute:
         except asyncio.CancelledError:
             pass
         return error.error_class
+
+
+@contextmanager
+def _failure_noted(line: LegLine, guard: Guard, again: bool) -> Iterator[None]:
+    """Ends the leg's line with what goes wrong within, unless the hand-off is begun again for it."""
+    try:
+        yield
+    except LegError as error:
+        if again or not isinstance(error, StaleError):
+            line.end(error)
+        raise
+    except asyncio.CancelledError:
+        line.end(_interruption(guard))
+        raise
 
 
 def _interruption(guard: Guard) -> LegError:
