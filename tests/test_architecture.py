@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = [
-    {"errors", "records", "planned", "secrets", "stats", "series"},
+    {"errors", "records", "planned", "secrets", "stats", "series", "faults"},
     {"metrics", "judge", "counters", "store", "progress", "yaml_source", "machine", "provenance"},
     {"config", "config_errors", "evidence", "verdict"},
     {"plan"},

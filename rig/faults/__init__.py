@@ -1,0 +1,1 @@
+"""Plants faults of the KV transfer in a running vLLM, to show that the rig finds them."""
