@@ -167,7 +167,8 @@ async def send(
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
-    request_id = uuid.uuid4().hex
+    # The sample leads, so that logs and engines can be read by question; the rest makes it unique.
+    request_id = f"{request.sample_id}-{uuid.uuid4().hex[:16]}"
     body = _body(target, request, stream)
     answer = Answer(target.default_leg)
     attempts = 0

@@ -1,4 +1,4 @@
-"""The shapes of legs, judged records and results that everything else reads. No logic.
+"""The shapes of results that everything else reads, with those of single requests. No logic.
 
 Requests are `evals.records.RequestRecord`. JSON keys equal the field names; times are ms unless the
 name ends in `_s`; absent is None (null), never 0.
@@ -9,48 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rig.records_requests import CanaryOutcome as CanaryOutcome
+from rig.records_requests import Judged as Judged
+from rig.records_requests import JudgedCanary as JudgedCanary
+from rig.records_requests import Leg as Leg
+from rig.records_requests import Outcome as Outcome
+from rig.records_requests import Pair as Pair
+
 SCHEMA = 1
 
-Outcome = Literal["correct", "wrong", "unparsed", "truncated", "error"]
 State = Literal["pass", "improved", "regression", "inconclusive", "no_baseline", "invalid", "failed", "xfail", "xpass"]
 Channel = Literal["accuracy", "damage", "errors", "transfer", "latency", "throughput", "rig"]
 Status = Literal["ok", "invalid", "failed", "interrupted"]
 Role = Literal["prefill", "decode", "monolithic"]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One request after scoring: a line of `judged.jsonl`.
-
-    `target` is what the deciding scorer reads in `target_text`, the reference answer as the task has it.
-    """
-
-    request_id: str
-    sample_id: str
-    scorer: str
-    answer: str | None
-    target: str | None
-    outcome: Outcome
-    tainted: tuple[str, ...] = ()
-    by_scorer: dict[str, Outcome] = field(default_factory=dict)
-    target_text: str | None = None
-
-
-@dataclass(frozen=True)
-class Leg:
-    """One upstream request of a hand-off: a line of `legs.jsonl`. Times are unix seconds."""
-
-    request_id: str
-    leg: Literal["prefill", "decode"]
-    instance: str
-    engine_request_id: str | None
-    engine_id: str | None
-    status: int | None
-    t_start: float
-    t_first_byte: float | None
-    t_end: float
-    params_present: bool | None
-    error: dict[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -126,9 +97,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Canaries:
+    """Canaries of one cell: `wrong` have another answer, `crossed` another canary's code, `error` none at all."""
+
     sent: int
     wrong: int
     crossed: int
+    error: int = 0
 
 
 @dataclass(frozen=True)
@@ -153,11 +127,111 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Divergence:
+    """Where outputs leave the baseline's, over `n` pairs whose token ids are known on both sides.
+
+    `equal` whole outputs are the same; `at_zero` differ in the first token already. `position` has p10, p50 and p90
+    of the first differing token among those that differ, `shift` p50, p90 and max of the shifts in nats (where
+    logprobs are known: `measured` pairs); `damaged` pairs shifted by more than `threshold` nats. `histogram` counts
+    pairs by the first differing token: `0`, `1-3`, `4-15`, `16+`.
+    """
+
+    n: int
+    equal: int
+    at_zero: int
+    measured: int = 0
+    damaged: int | None = None
+    threshold: float | None = None
+    position: dict[str, float] = field(default_factory=dict)
+    shift: dict[str, float] = field(default_factory=dict)
+    histogram: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of the requests that is hit more than the rest: `hits` of `n` in it, `rest_hits` of `rest_n` outside.
+
+    `axis` says by what the requests were split (`order`, `concurrency`, ...), `value` which part it is, `of` what
+    was counted: answers lost against the baseline, outputs damaged, requests failed, canaries wrong. `p_adjusted` is
+    the one-sided Fisher exact p-value after Holm over all segments looked at.
+    """
+
+    axis: str
+    value: str
+    of: Literal["lost", "damaged", "error", "canary"]
+    hits: int
+    n: int
+    rest_hits: int
+    rest_n: int
+    p_value: float
+    p_adjusted: float
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The cell's latency or throughput over the baseline's, with a bootstrap interval.
+
+    `metric` is `ttft_p50` and the like, or `requests_per_s`; `gate` the bound it is held to, if any, and `p_value`
+    the one-sided p-value of "not beyond the gate".
+    """
+
+    metric: str
+    value: float
+    ci95: tuple[float, float]
+    n: int
+    base_n: int
+    gate: float | None = None
+    p_value: float | None = None
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """How an evaluation that may stop early ended: after how many of the planned questions, decided as what.
+
+    `e_drop` and `e_margin` are the e-values against "no drop" and "a drop of the margin or more".
+    """
+
+    asked: int
+    planned: int
+    decided: Literal["pass", "regression"] | None
+    e_drop: float
+    e_margin: float
+
+
+@dataclass(frozen=True)
+class Tested:
+    """One significance test that can alarm: `p_adjusted` after correction for all those of the sweep.
+
+    `name` is unique within its cell, such as `accuracy/whole-tiny`.
+    """
+
+    name: str
+    channel: Channel
+    p_value: float
+    p_adjusted: float | None = None
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """A cell's questions asked several times: `wrong_any` were wrong at least once, `wrong_all` each time.
+
+    `flipped` changed between right and not right. Questions with an error in any repeat are left out of all three.
+    """
+
+    times: int
+    n: int
+    wrong_any: int
+    wrong_all: int
+    flipped: int
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A cell against one baseline, paired by question.
 
     `b` counts questions that only the baseline answered right, `c` those that only the cell did, `n` the
-    pairs; `delta` is (c - b) / n, so a drop is negative.
+    pairs; `delta` is (c - b) / n, so a drop is negative. Where both sides were asked several times, `p_value` is that
+    of the sign of each question's difference over the repeats (`repeats` of them), and the rest is of the first.
     """
 
     baseline: str
@@ -169,9 +243,12 @@ class Comparison:
     n: int
     min_detectable_drop: float | None
     output_agreement: float | None
-    first_divergence: dict[str, float] = field(default_factory=dict)
+    first_divergence: Divergence | None = None
     upper_drop: float | None = None
     more_questions: int | None = None
+    repeats: int = 1
+    where: tuple[Segment, ...] = ()
+    ratios: tuple[Ratio, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -191,15 +268,27 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Gates:
-    """What counts as worse: the margin of the accuracy drop, and the level of every test."""
+    """What counts as worse: the margin of the accuracy drop, and the level of all the sweep's tests together.
+
+    Latencies and throughput are gated only where a bound is given: the largest ratio to the baseline (p50, and p99
+    where there are enough requests), the smallest for throughput.
+    """
 
     max_accuracy_drop: float = 0.02
     alpha: float = 0.05
+    max_ttft_ratio: float | None = None
+    max_tpot_ratio: float | None = None
+    max_e2e_ratio: float | None = None
+    min_throughput_ratio: float | None = None
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """All that `cell.json` holds. `retried` counts questions that took more than one attempt to connect."""
+    """All that `cell.json` holds. `retried` counts questions that took more than one attempt to connect.
+
+    `noise_floor` is a baseline held against itself, asked once more in another order. `rerun_of` names the red cell
+    that this one repeats on fresh servers.
+    """
 
     cell_id: str
     labels: dict[str, Any]
@@ -219,8 +308,13 @@ class CellResult:
     throughput: Throughput | None = None
     evidence: Evidence | None = None
     comparisons: tuple[Comparison, ...] = ()
+    noise_floor: Comparison | None = None
+    repeats: Repeats | None = None
+    sequential: Sequential | None = None
+    tests: tuple[Tested, ...] = ()
     verdict: Verdict | None = None
     failure: str | None = None
+    rerun_of: str | None = None
     schema: int = SCHEMA
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import select
 import socket
 import subprocess
@@ -73,7 +74,7 @@ def rows(path: Path) -> list[Json]:
 
 def client_id(upstream: str | None) -> str:
     """The rig's id of a request; the proxy appends to it what makes it unique."""
-    return (upstream or "").partition("-")[0]
+    return re.sub(r"-[0-9a-f]{32}$", "", upstream or "")
 
 
 def alive(pid: int) -> bool:
