@@ -91,6 +91,8 @@ def throughput(cell_ends: Sequence[float], base_ends: Sequence[float], seed: int
         return None
     rng = np.random.default_rng(seed)
     mine, theirs = _gaps(cells), _gaps(bases)
+    if not theirs.any():
+        return None
     return _estimate(float(theirs.mean()), float(mine.mean()), _means(theirs, rng), _means(mine, rng))
 
 
