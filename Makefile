@@ -27,8 +27,9 @@ rig: .venv/.rig  ## the rig's own environment
 
 dev: .venv/.dev  ## the same with what the tests need
 
-engine:  ## the CPU engine's environment: vLLM and NIXL
+engine:  ## the CPU engine's environment: vLLM, NIXL and the fault plugin
 	$(PYTHON) scripts/install_engine.py --venv $(ENGINE)
+	$(PYTHON) scripts/install_faults.py --venv $(ENGINE)
 
 model: engine  ## train the tiny hybrid model again, from nothing (about 40 minutes on 2 cores)
 	$(ENGINE)/bin/python -m evals.tiny_hybrid.train evals/tiny_hybrid/model

@@ -1,0 +1,100 @@
+"""The scheduler's side: who is about to receive blocks, and which faults strike them.
+
+The decision is made once, where the whole request is known, and travels with the connector's metadata, so
+that every tensor-parallel rank strikes the same requests.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .control import Control, Fault, Hit, Moment, append_hit, sample_of, strikes
+
+ATTRIBUTE = "pdrig_arrivals"
+"""On a NIXL connector's metadata: request id to Arrival. On a request: the Arrival, when its load is to fail."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request whose blocks are about to be received; `prompt` is equal for equal prompts, lengths in tokens."""
+
+    request_id: str
+    sample_id: str | None
+    prompt: int
+    loaded_tokens: int
+    faults: tuple[Fault, ...]
+
+    def struck_by(self, name: str) -> bool:
+        return any(fault.fault == name for fault in self.faults)
+
+    def hit(self, fault: str, **detail: Any) -> Hit:
+        return Hit(fault, self.sample_id or "", self.request_id, time.time(), os.getpid(), detail)
+
+
+def faults_for(control: Control, request_id: str, moment: Moment) -> tuple[Fault, ...]:
+    """The faults that strike this request now."""
+    sample_id = sample_of(request_id)
+    if sample_id is None:
+        return ()
+    return tuple(fault for fault in control.faults if strikes(fault, sample_id, moment))
+
+
+def _received(metadata: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Each NIXL metadata with what it has to receive; MultiConnector nests its children's."""
+    for part in getattr(metadata, "metadata", (metadata,)):
+        if received := getattr(part, "reqs_to_recv", None):
+            yield part, received
+
+
+def announce(scheduler: Any, metadata: Any, read: Callable[[], Control]) -> None:
+    """Put on the metadata of a step who is about to receive blocks and what strikes them."""
+    for part, received in _received(metadata):
+        control = read()
+        arrivals: dict[str, Arrival] = {}
+        for request_id, transfer in received.items():
+            request = scheduler.requests.get(request_id)
+            if request is None or not any(transfer.local_block_ids):
+                continue
+            moment = Moment(len(scheduler.requests), request.num_prompt_tokens)
+            faults = faults_for(control, request_id, moment)
+            if not scheduler.recompute_kv_load_failures:
+                faults = tuple(f for f in faults if f.fault != "recompute_unwritten")
+            arrival = Arrival(
+                request_id,
+                sample_of(request_id),
+                hash(tuple(request.prompt_token_ids or ())),
+                request.num_computed_tokens,
+                faults,
+            )
+            arrivals[request_id] = arrival
+            if arrival.struck_by("recompute_unwritten"):
+                setattr(request, ATTRIBUTE, arrival)
+        setattr(part, ATTRIBUTE, arrivals)
+
+
+def _block_tokens(scheduler: Any) -> int:
+    """Tokens of a block of the attention groups, which alone can be recomputed from a block's start."""
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+    sizes = [manager.block_size for manager in managers if manager.records_new_block_ids]
+    return math.lcm(*sizes) if sizes else int(scheduler.block_size)
+
+
+def leave_unwritten(scheduler: Any, failed: Iterable[str], control_path: Path) -> None:
+    """Of a failed load, have only the last block recomputed, as if only that one had been reported."""
+    for request_id in failed:
+        request = scheduler.requests.get(request_id)
+        arrival = getattr(request, ATTRIBUTE, None)
+        if arrival is None or request_id not in scheduler.failed_recving_kv_req_ids:
+            continue
+        block = _block_tokens(scheduler)
+        unwritten = (arrival.loaded_tokens - 1) // block * block
+        delattr(request, ATTRIBUTE)
+        if unwritten > 0:
+            request.num_computed_tokens = unwritten
+            append_hit(control_path, arrival.hit("recompute_unwritten", unwritten_tokens=unwritten))

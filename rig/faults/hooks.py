@@ -1,0 +1,98 @@
+"""Where vLLM is wrapped: the scheduler that knows the requests, and the NIXL connector that receives blocks."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .arrivals import announce, leave_unwritten
+from .damage import Worker
+from .watch import Watch
+
+logger = logging.getLogger("vllm.pdrig_faults")
+
+_STATE = "pdrig_faults"
+_installed = False
+
+
+def _wrap(owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(make(original)))
+
+
+def install(control: Path) -> None:
+    """Wrap this process's vLLM, once; says in the log when this vLLM is not one that it can wrap."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl import connector
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    wanted = [
+        (Scheduler, "_build_kv_connector_meta"),
+        (Scheduler, "_handle_failed_recving"),
+        (connector.NixlPullConnector, "start_load_kv"),
+        (connector.NixlPushConnector, "start_load_kv"),
+        (connector.NixlBaseConnector, "get_transfer_results"),
+    ]
+    for owner, name in wanted:
+        if not hasattr(owner, name):
+            logger.error("no fault can be planted: this vLLM has no %s.%s", owner.__name__, name)
+            return
+    _wrap_scheduler(Scheduler, control)
+    _wrap_connector(connector, control)
+
+
+def _wrap_scheduler(scheduler: type, control: Path) -> None:
+    watch = Watch(control, logger.error)
+
+    def build(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _build_kv_connector_meta(self: Any, connector: Any, scheduler_output: Any) -> Any:
+            metadata = original(self, connector, scheduler_output)
+            announce(self, metadata, watch.control)
+            return metadata
+
+        return _build_kv_connector_meta
+
+    def failed(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _handle_failed_recving(self: Any, failed_req_ids: Any) -> Any:
+            affected = original(self, failed_req_ids)
+            leave_unwritten(self, failed_req_ids, control)
+            return affected
+
+        return _handle_failed_recving
+
+    _wrap(scheduler, "_build_kv_connector_meta", build)
+    _wrap(scheduler, "_handle_failed_recving", failed)
+
+
+def _wrap_connector(module: Any, control: Path) -> None:
+    def worker_of(connector: Any) -> Worker:
+        found = getattr(connector, _STATE, None)
+        if found is None:
+            found = Worker(connector.connector_worker, control)
+            setattr(connector, _STATE, found)
+        return found
+
+    def start(original: Callable[..., Any]) -> Callable[..., Any]:
+        def start_load_kv(self: Any, *args: Any, **kwargs: Any) -> Any:
+            worker_of(self).before_transfer(self._connector_metadata)
+            return original(self, *args, **kwargs)
+
+        return start_load_kv
+
+    def results(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_transfer_results(self: Any, finished_req_ids: Any) -> Any:
+            transfers = original(self, finished_req_ids)
+            worker_of(self).after_transfer(transfers, finished_req_ids)
+            return transfers
+
+        return get_transfer_results
+
+    _wrap(module.NixlPullConnector, "start_load_kv", start)
+    _wrap(module.NixlPushConnector, "start_load_kv", start)
+    _wrap(module.NixlBaseConnector, "get_transfer_results", results)
