@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote, unquote
 
 from pydantic import TypeAdapter, ValidationError
 
 from evals.records import RequestRecord
 from evals.sink import read_jsonl, read_records
 from rig.errors import DataError
-from rig.records import CellResult, Judged, Leg, RunInfo, RunResult
+from rig.records import CellResult, Judged, JudgedCanary, Leg, Pair, RunInfo, RunResult
 
 T = TypeVar("T")
 
@@ -26,6 +27,8 @@ _CELL = TypeAdapter(CellResult)
 _RUN = TypeAdapter(RunInfo)
 _JUDGED = TypeAdapter(Judged)
 _LEG = TypeAdapter(Leg)
+_PAIR = TypeAdapter(Pair)
+_CANARY = TypeAdapter(JudgedCanary)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -106,6 +109,13 @@ class RunFolder:
     def write_judged(self, cell_id: str, judged: Iterable[Judged], name: str = "judged.jsonl") -> None:
         write_judged(self.cell(cell_id) / name, judged)
 
+    def write_pairs(self, cell_id: str, baseline: str, pairs: Iterable[Pair]) -> None:
+        """Write the cell's pairs with one baseline, whose name may have any characters, one a line."""
+        _write_rows(self.cell(cell_id) / f"pairs.{quote(baseline, safe='')}.jsonl", _PAIR, pairs)
+
+    def write_canaries(self, cell_id: str, canaries: Iterable[JudgedCanary]) -> None:
+        _write_rows(self.cell(cell_id) / "canaries.jsonl", _CANARY, canaries)
+
     def read_info(self) -> RunInfo:
         return _load(_RUN, self.path / "run.json")
 
@@ -116,6 +126,16 @@ class RunFolder:
 
     def read_judged(self, cell_id: str) -> list[Judged]:
         return _rows(_JUDGED, self.cell(cell_id) / "judged.jsonl")
+
+    def read_pairs(self, cell_id: str) -> dict[str, list[Pair]]:
+        """The cell's pairs by baseline, in the order of their names; empty where it was held against nothing."""
+        paths = sorted(self.cell(cell_id).glob("pairs.*.jsonl"))
+        return {unquote(p.name.removeprefix("pairs.").removesuffix(".jsonl")): _rows(_PAIR, p) for p in paths}
+
+    def read_canaries(self, cell_id: str) -> list[JudgedCanary]:
+        """The cell's judged canaries; empty where it has none."""
+        path = self.cell(cell_id) / "canaries.jsonl"
+        return _rows(_CANARY, path) if path.is_file() else []
 
     def damage(self, result: CellResult) -> str | None:
         """Why a finished cell's files are not those that its result was made from; None where they are."""
@@ -159,7 +179,11 @@ def write_cell(path: Path, result: CellResult) -> None:
 
 def write_judged(path: Path, judged: Iterable[Judged]) -> None:
     """Write judged records, one a line."""
-    write_text(path, "".join(_JUDGED.dump_json(item).decode() + "\n" for item in judged))
+    _write_rows(path, _JUDGED, judged)
+
+
+def _write_rows(path: Path, adapter: TypeAdapter[T], rows: Iterable[T]) -> None:
+    write_text(path, "".join(adapter.dump_json(row).decode() + "\n" for row in rows))
 
 
 def _rows(adapter: TypeAdapter[T], path: Path) -> list[T]:

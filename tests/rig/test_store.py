@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rig.errors import DataError
-from rig.records import CellResult, Judged, Reason, RunInfo, TaskInfo, Verdict
+from rig.records import CellResult, Judged, JudgedCanary, Pair, Reason, RunInfo, TaskInfo, Verdict
 from rig.store import RunFolder, new_run_id, write_text
 
 
@@ -41,6 +41,21 @@ def test_judged_records_read_back(tmp_path: Path) -> None:
     judged = [Judged("r1", "s1", "strict", "18", "18", "correct", ("lease",), {"strict": "correct"})]
     folder.write_judged("c", judged)
     assert folder.read_judged("c") == judged
+
+
+def test_pairs_and_canaries_read_back_whatever_the_baseline_is_called(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    assert folder.read_pairs("c") == {} and folder.read_canaries("c") == []
+    pair = Pair("s1", "r1", "b1", "wrong", "correct", equal=False, first_token=3, shift=0.5, order=7)
+    for baseline in ("mono-tp1.a", "itself", "results/baselines/a b%.json"):
+        folder.write_pairs("c", baseline, [pair])
+    assert folder.read_pairs("c") == {n: [pair] for n in ("itself", "mono-tp1.a", "results/baselines/a b%.json")}
+    canary = JudgedCanary("canary-0000-x", "canary-0000", "K7", "Q2", "crossed", "canary-0001", order=3)
+    folder.write_canaries("c", [canary])
+    assert folder.read_canaries("c") == [canary]
+    (folder.cell("c") / "pairs.mono.jsonl").write_text('{"sample_id": "s"}\n')
+    with pytest.raises(DataError, match=r"pairs.mono.jsonl:1: request_id: "):
+        folder.read_pairs("c")
 
 
 def test_two_runs_in_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
