@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,6 +12,9 @@ BYTES_COUNT = "vllm:nixl_bytes_transferred_count"
 FAILED_TRANSFERS = "vllm:nixl_num_failed_transfers_total"
 FAILED_NOTIFICATIONS = "vllm:nixl_num_failed_notifications_total"
 EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
+LATE_READS = "vllm:nixl_num_notifications_after_expiry_total"
+OFFLOAD_LOADED = "vllm:kv_offload_load_bytes_total"
+OFFLOAD_STORED = "vllm:kv_offload_store_bytes_total"
 EXTERNAL_TOKENS = "vllm:prompt_tokens_by_source_total{external_kv_transfer}"
 LOCAL_TOKENS = "vllm:prompt_tokens_by_source_total{local_compute}"
 CACHED_TOKENS = "vllm:prompt_tokens_by_source_total{local_cache_hit}"
@@ -18,6 +22,8 @@ SUCCESS = "vllm:request_success_total"
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 KV_USAGE = "vllm:kv_cache_usage_perc"
+SHARE_RESOLUTION = 1e-6
+"""Shares of the KV cache that differ by less are equal: less than a block of a cache of a million."""
 
 WATCHED = (
     BYTES_SUM,
@@ -25,6 +31,9 @@ WATCHED = (
     FAILED_TRANSFERS,
     FAILED_NOTIFICATIONS,
     EXPIRED,
+    LATE_READS,
+    OFFLOAD_LOADED,
+    OFFLOAD_STORED,
     EXTERNAL_TOKENS,
     LOCAL_TOKENS,
     CACHED_TOKENS,
@@ -56,3 +65,18 @@ def parse(text: str) -> dict[str, float | None]:
             if name in found:
                 found[name] = (found[name] or 0.0) + sample.value
     return found
+
+
+def still_held(before: Sequence[Reading], after: Sequence[Reading]) -> dict[str, float]:
+    """By instance, the share of the KV cache that is in use after a run and was not before; 1 is all of it.
+
+    Instances whose gauge is missing on either side are left out: nothing is known of them. Data-parallel ranks are
+    summed.
+    """
+    start = {reading.instance: reading.values.get(KV_USAGE) for reading in before}
+    held = {}
+    for reading in after:
+        old, new = start.get(reading.instance), reading.values.get(KV_USAGE)
+        if old is not None and new is not None and new - old > SHARE_RESOLUTION:
+            held[reading.instance] = new - old
+    return held

@@ -11,17 +11,40 @@ ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = [
     {"errors", "records", "planned", "secrets", "stats", "series", "faults"},
-    {"metrics", "judge", "counters", "store", "progress", "yaml_source", "machine", "provenance"},
+    {
+        "metrics",
+        "judge",
+        "counters",
+        "connectors",
+        "log_findings",
+        "divergence",
+        "pairs",
+        "segments",
+        "explain",
+        "labels",
+        "store",
+        "progress",
+        "yaml_source",
+        "machine",
+        "provenance",
+    },
     {"config", "config_errors", "evidence", "verdict"},
     {"plan"},
     {"report", "plan_text", "deploy", "doctor"},
-    {"asking"},
+    {"asking", "reporting"},
     {"cell", "evaluate", "rescoring"},
     {"run"},
     {"cli"},
     {"__main__"},
 ]
 PURE = {
+    "connectors",
+    "log_findings",
+    "divergence",
+    "pairs",
+    "segments",
+    "explain",
+    "labels",
     "plan",
     "plan_text",
     "planned",
@@ -34,6 +57,7 @@ PURE = {
     "report",
     "secrets",
     "series",
+    "divergence",
 }
 IMPURE_MODULES = {"subprocess", "socket", "httpx", "aiohttp", "shutil", "tempfile", "asyncio", "requests"}
 
