@@ -28,7 +28,7 @@ LAYERS = [
         "machine",
         "provenance",
     },
-    {"config", "config_errors", "evidence", "verdict"},
+    {"config", "config_errors", "divergence", "evidence", "verdict"},
     {"plan"},
     {"report", "plan_text", "deploy", "doctor"},
     {"asking", "reporting"},
@@ -40,7 +40,6 @@ LAYERS = [
 PURE = {
     "connectors",
     "log_findings",
-    "divergence",
     "pairs",
     "segments",
     "explain",
