@@ -28,7 +28,7 @@ LAYERS = [
         "machine",
         "provenance",
     },
-    {"config", "config_errors", "divergence", "evidence", "verdict"},
+    {"config", "config_errors", "evidence", "verdict"},
     {"plan"},
     {"report", "plan_text", "deploy", "doctor"},
     {"asking", "reporting"},
