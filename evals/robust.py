@@ -41,7 +41,7 @@ def read_answer(text: str) -> str | None:
     In this order: the first `#### x`, the last `\\boxed{x}`, the last "answer is x", the last number; all
     of them before the first question that the model invents, and after any `</think>`.
     """
-    text = _own_part(_plain(text))
+    text = own_part(_plain(text))
     marked = [m for m in _COMPILED["marked"].finditer(text) if _number(m) is not None]
     # "#### 1. First we add" is a heading if a later mark gives the answer.
     answers = [m for m in marked if not _COMPILED["heading"].match(text, m.end())]
@@ -81,7 +81,7 @@ def _plain(text: str) -> str:
     return text
 
 
-def _own_part(text: str) -> str:
+def own_part(text: str) -> str:
     """Without the thinking before the answer and without the questions invented after it."""
     if "</think>" in text:
         text = text.rsplit("</think>", 1)[1]
