@@ -76,7 +76,7 @@ async def _serve(options: Options, settings: Settings, stoppable: bool) -> int:
     loop.add_signal_handler(signal.SIGINT, stop.set)
     if stoppable:
         loop.add_signal_handler(signal.SIGTERM, stop.set)
-    engine = Engine(options, settings)
+    engine = Engine(options, settings, os.environ)
     runners = []
     if engine.tickets:
         side = web.ServerRunner(web.Server(engine.tickets.handle, access_log=None))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -22,11 +22,24 @@ _CODE_ASKED = re.compile(r"What is the code of (\w+)\?")
 
 @dataclass(frozen=True)
 class Question:
-    """A question that has a known answer: `target` is its number as text, `solution` the worked answer."""
+    """A question that has a known answer: `target` is its number as text, `solution` the worked answer.
+
+    `code`: the prompt itself states the answer.
+    """
 
     text: str
     target: str
     solution: str
+    code: bool = False
+
+
+@dataclass(frozen=True)
+class Told:
+    """An answer before any limit: `rival` is another one that was nearly as likely."""
+
+    text: str
+    damaged: bool = False
+    rival: str | None = None
 
 
 @dataclass(frozen=True)
@@ -88,13 +101,39 @@ def is_right(question: Question, text: str) -> bool:
 def wrong(question: Question, salt: str) -> str:
     """The solution with another number in it: fluent, and wrong; the same for the same salt."""
     step = 1 + int(fraction("wrong", salt, question.text) * 8)
-    if question.solution.startswith("The code of"):
+    if question.code:
         digits = "".join(str((int(digit) + step) % 10) for digit in question.target)
         other = ("1" if digits[0] == "0" else digits[0]) + digits[1:]
         return question.solution.replace(" ".join(question.target), " ".join(other)).replace(question.target, other)
     other = str(int(question.target) + step) if question.target.lstrip("-").isdigit() else str(step)
     steps, _, _ = question.solution.rpartition("####")
     return re.sub(rf"(?<![\d.,]){re.escape(question.target)}(?![\d])", other, steps) + f"#### {other}"
+
+
+def told(question: Question, accuracy: float, noise: float, seed: int, asking: object) -> Told:
+    """The answer of an undamaged engine: right for a share `accuracy` of the questions; codes are always right.
+
+    Two askings differ for a share `noise` of the questions: twice as many are near ties, between the usual answer and
+    its opposite, and `asking` tosses the coin.
+    """
+    if question.code:
+        return Told(question.solution)
+    both = question.solution, wrong(question, f"accuracy{seed}")
+    right = fraction("accuracy", seed, question.text) < accuracy
+    usual, rival = both if right else both[::-1]
+    if not noise or fraction("tie", seed, question.text) >= 2 * noise:
+        return Told(usual)
+    return Told(usual, rival=rival) if fraction("toss", question.text, asking) < 0.5 else Told(rival, rival=usual)
+
+
+def donor(question: Question | None, others: Sequence[tuple[str, Question]]) -> tuple[str, Question] | None:
+    """Whose answer another request gets in `question`'s place: the first of `others` with another answer.
+
+    `others` are request ids and questions. A code gets another code where there is one, so that it shows whose it is.
+    """
+    told_apart = [other for other in others if question is None or other[1].target != question.target]
+    codes = [other for other in told_apart if other[1].code] if question and question.code else []
+    return next(iter([*codes, *told_apart]), None)
 
 
 def unknown(prompt: str, salt: str, least: int = 12) -> str:
@@ -108,7 +147,7 @@ def _code(prompt: str, text: str, name: str) -> Question | None:
     if not stated:
         return None
     digits = stated[-1].replace(" ", "")
-    return Question(text, digits, f"The code of {name} is {' '.join(digits)}.\n#### {digits}")
+    return Question(text, digits, f"The code of {name} is {' '.join(digits)}.\n#### {digits}", code=True)
 
 
 def _with_mark(question: str, solution: str) -> Question | None:

@@ -24,6 +24,7 @@ class Settings(BaseModel):
 
     accuracy: float = Field(1.0, ge=0, le=1)
     seed: int = 0
+    noise: float = Field(0.0, ge=0, le=0.5)
     prefill_ms: float = Field(0.0, ge=0)
     prefill_ms_per_token: float = Field(0.0, ge=0)
     ms_per_token: float = Field(0.0, ge=0)

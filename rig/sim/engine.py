@@ -7,13 +7,16 @@ import hashlib
 import time
 import uuid
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rig.faults.control import Fault as ControlFault
 from rig.sim import answers, log, tokens
-from rig.sim.answers import Question
+from rig.sim.answers import Question, Told
 from rig.sim.config import Settings
+from rig.sim.control import KINDS, Controlled
 from rig.sim.faults import Fault, Moment, Planted, Side
 from rig.sim.kv import Reader, Tickets
 from rig.sim.ledger import Entry, Ledger
@@ -23,13 +26,14 @@ from rig.sim.protocol import Ask, Prompt, Refused
 from rig.sim.replies import Choice
 
 _REASONING = " I read the question again and work it out step by step."
+_RUNS_ON = "\n\nQuestion: Tom has 3 pens and buys 4 more. How many pens?\nAnswer: 3 + 4 = 7.\n#### 7"
 _DEFAULT_SEQS = 256
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
 
 @dataclass(eq=False)
 class Job:
-    """One request on its way through the engine. Times are monotonic seconds."""
+    """One request on its way through the engine; `donor` is whose answer it gets. Times are monotonic seconds."""
 
     ask: Ask
     request_id: str
@@ -39,6 +43,7 @@ class Job:
     questions: tuple[Question | None, ...]
     started: float
     damage: set[str] = field(default_factory=set)
+    donor: Question | None = None
     first_token: float | None = None
     blocks: int = 0
 
@@ -46,9 +51,10 @@ class Job:
 class Engine:
     """One server's state."""
 
-    def __init__(self, options: Options, settings: Settings) -> None:
+    def __init__(self, options: Options, settings: Settings, env: Mapping[str, str]) -> None:
         self.options, self.settings = options, settings
         self.planted = Planted(settings.faults)
+        self.controlled = Controlled(env, recompute=options.kv is not None and options.kv.policy == "recompute")
         self.metrics = Metrics(options.served_names[0], nixl=options.kv is not None)
         self.tickets: Tickets | None = None
         self.reader: Reader | None = None
@@ -71,7 +77,9 @@ class Engine:
         self._running = 0
         self._number = 0
         self._last_finish: float | None = None
-        self._recent: deque[Question] = deque(maxlen=8)
+        self._last_prompt: str | None = None
+        self._ended: deque[tuple[str, Question]] = deque(maxlen=8)
+        self._ended_codes: deque[tuple[str, Question]] = deque(maxlen=8)
 
     # Admission
 
@@ -96,6 +104,8 @@ class Engine:
             async_scheduling=self.options.async_scheduling,
             transferred=bool(self.reader and ask.kv_params and ask.kv_params.get("do_remote_prefill")),
             stream=ask.stream,
+            predecessor=self._last_prompt,
+            port=self.options.port,
         )
         struck = self.planted.strike(moment)
         question = questions[0]
@@ -142,7 +152,9 @@ class Engine:
         now = self._last_finish = time.monotonic()
         self.metrics.success.add(1, reason)
         self.metrics.e2e.observe(now - job.started)
-        self._recent.extend(question for question in job.questions[:1] if question)
+        self._last_prompt = job.ask.prompts[0].text
+        if question := job.questions[0]:
+            (self._ended_codes if question.code else self._ended).append((job.request_id, question))
         self._ledger.write(job.entry)
 
     def note(self, job: Job) -> None:
@@ -197,7 +209,16 @@ class Engine:
         assert self.reader and self.options.kv
         if job.side != "decode" or "ignore_kv_params" in job.struck or not self.reader.usable(params):
             return 0
-        if "transfer_failed" in job.struck:
+        control = self.controlled.striking(job.request_id, len(self._jobs), count)
+        failing = next((name for name in ("failed_handshake", "recompute_unwritten") if name in control), None)
+        if failing:
+            outcome = self.reader.failed(
+                job.request_id, params, "handshake_failed. Remote NIXL agent engine ID mismatch"
+            )
+            self.controlled.note(failing, job.request_id)
+            if failing in KINDS:
+                job.damage.add(failing)
+        elif "transfer_failed" in job.struck:
             outcome = self.reader.failed(job.request_id, params, "transfer_failed. NIXL_ERR_REMOTE_DISCONNECT")
             if job.struck["transfer_failed"].param("neighbours"):
                 self._damage_neighbours(job)
@@ -206,9 +227,12 @@ class Engine:
             job.damage.add("transfer_garbage")
             return count - 1
         else:
-            slow = job.struck.get("slow_transfer")
-            wait_ms = self.settings.transfer_ms + (float(slow.param("ms")) if slow else 0.0)
+            wait_ms = self.settings.transfer_ms
+            wait_ms += float(job.struck["slow_transfer"].param("ms")) if "slow_transfer" in job.struck else 0.0
+            wait_ms += control["slow_transfer"].ms if "slow_transfer" in control else 0.0
             outcome = await self.reader.redeem(job.request_id, params, count, wait_ms / 1000)
+            if outcome.reason is None:
+                self._strike(job, control)
         if outcome.reason is None:
             if outcome.damage:
                 job.damage.add(outcome.damage)
@@ -217,6 +241,21 @@ class Engine:
             return 0
         log.line("ERROR", "serving.py:204", f"Request {job.request_id} failed with an internal error during generation")
         raise Refused(500, "Internal server error")
+
+    def _strike(self, job: Job, struck: Mapping[str, ControlFault]) -> None:
+        """Damage blocks that have arrived as the control file says, and write down what was done."""
+        for name, fault in struck.items():
+            detail: dict[str, Any] = {}
+            if name == "slow_transfer":
+                detail["ms"] = fault.ms
+            elif KINDS[name] in ("swapped", "stale"):
+                found = self._donor(job, in_flight=KINDS[name] == "swapped")
+                if found is None:
+                    continue
+                detail["donor"], job.donor = found
+            if name in KINDS:
+                job.damage.add(name)
+            self.controlled.note(name, job.request_id, **detail)
 
     def _damage_neighbours(self, job: Job) -> None:
         for other in self._jobs:
@@ -260,9 +299,9 @@ class Engine:
     def _choice(self, job: Job, prompt: Prompt, question: Question | None) -> Choice:
         ask, struck = job.ask, job.struck
         chat = ask.endpoint == "chat"
-        text, damaged = self._text(job, prompt, question)
-        if not chat and text and not prompt.text.endswith((" ", "\n")):
-            text = f" {text}"
+        told = self._told(job, prompt, question)
+        lead = "" if chat or prompt.text.endswith((" ", "\n")) else " "
+        text = lead + told.text if told.text else ""
         limit = ask.max_tokens
         reasoning = tuple(tokens.split(_REASONING)[:limit]) if chat and self.options.reasoning else ()
         pieces = tokens.split(text)
@@ -280,42 +319,44 @@ class Engine:
         if hidden:
             reasoning, cut = (tuple(cut) if chat else ()), []
         key = hashlib.sha256(prompt.text.encode()).hexdigest()
-        return Choice(tuple(cut), finish, stop_reason, key, 2.0 if damaged else 0.0, reasoning, hidden)
+        tie = _first_difference(pieces, tokens.split(lead + told.rival)) if told.rival else None
+        return Choice(tuple(cut), finish, stop_reason, key, 2.0 if told.damaged else 0.0, reasoning, hidden, tie)
 
-    def _text(self, job: Job, prompt: Prompt, question: Question | None) -> tuple[str, bool]:
-        """The text before any limit, and whether a fault damaged it."""
-        seed = self.settings.seed
-        right = question is not None and answers.fraction("accuracy", seed, question.text) < self.settings.accuracy
-        if question is None:
-            text = answers.unknown(prompt.text, "")
-        else:
-            text = question.solution if right else answers.wrong(question, f"accuracy{seed}")
+    def _told(self, job: Job, prompt: Prompt, question: Question | None) -> Told:
+        """What is answered, before any limit."""
         struck = job.struck
+        kinds = {*struck, *(KINDS.get(name, name) for name in job.damage)}
         if "empty_text" in struck:
-            return "", True
-        if "garbage" in struck or "garbage" in job.damage:
-            return str(struck["garbage"].param("piece") if "garbage" in struck else "!") * 24, True
+            return Told("", damaged=True)
+        if "garbage" in kinds:
+            return Told(str(struck["garbage"].param("piece") if "garbage" in struck else "!") * 24, damaged=True)
         if "endless" in struck:
-            return answers.unknown(prompt.text, "endless"), True
+            return Told(answers.unknown(prompt.text, "endless"), damaged=True)
         if "no_number" in struck:
-            return "I do not know how to work this out.", True
-        if "swapped" in struck or "stale" in struck:
-            other = self._other(question, in_flight="swapped" in struck)
+            return Told("I do not know how to work this out.", damaged=True)
+        if kinds & {"swapped", "stale"}:
+            found = None if job.donor else self._donor(job, in_flight="swapped" in kinds)
+            other = found[1] if found else job.donor
             if other is not None:
-                return other.solution, True
-        if "runs_on" in struck:
-            return (
-                f"{text}\n\nQuestion: Tom has 3 pens and buys 4 more. How many pens?\nAnswer: 3 + 4 = 7.\n#### 7",
-                False,
-            )
+                return Told(other.solution, damaged=True)
         if job.damage or {"wrong_answer", "swapped", "stale"} & set(struck):
             fault = struck.get("wrong_answer")
             salt = f"damage{job.entry.number if fault and fault.by == 'request' else ''}"
-            return (answers.wrong(question, salt) if question else answers.unknown(prompt.text, salt)), True
-        return text, False
+            text = answers.wrong(question, salt) if question else answers.unknown(prompt.text, salt)
+            return Told(text, damaged=True)
+        if question is None:
+            return Told(answers.unknown(prompt.text, ""))
+        setting, asking = self.settings, (self.options.port, job.side, job.entry.number)
+        told = answers.told(question, setting.accuracy, setting.noise, setting.seed, asking)
+        return replace(told, text=told.text + _RUNS_ON) if "runs_on" in struck else told
 
-    def _other(self, question: Question | None, in_flight: bool) -> Question | None:
-        """Another request's question: one in flight now, else the latest that ended."""
-        asked = question.text if question else None
-        flying = [other.questions[0] for other in self._jobs if other.questions[0]] if in_flight else []
-        return next((q for q in [*flying, *reversed(self._recent)] if q and q.text != asked), None)
+    def _donor(self, job: Job, in_flight: bool) -> tuple[str, Question] | None:
+        """The request whose answer this one gets: one in flight now, else the latest that ended."""
+        flying = [(other.request_id, other.questions[0]) for other in self._jobs] if in_flight else []
+        others = [(name, question) for name, question in flying if question is not None]
+        return answers.donor(job.questions[0], [*others, *reversed(self._ended), *reversed(self._ended_codes)])
+
+
+def _first_difference(pieces: Sequence[str], rival: Sequence[str]) -> tuple[int, str] | None:
+    """The first token at which a rival differs, and the rival's there; None where they do not differ."""
+    return next(((at, b) for at, (a, b) in enumerate(zip(pieces, rival, strict=False)) if a != b), None)

@@ -78,10 +78,12 @@ class When(BaseModel):
     after_requests: int | None = Field(None, ge=0)
     prompt_multiple_of: int | None = Field(None, ge=1)
     prompt_contains: str | None = None
+    predecessor_contains: str | None = None
     after_finish_within_ms: float | None = Field(None, gt=0)
     async_scheduling: bool | None = None
     transferred: bool | None = None
     stream: bool | None = None
+    port: int | None = None
     side: Side | Literal["any"] | None = None
 
 
@@ -130,7 +132,10 @@ class Fault(BaseModel):
 
 @dataclass(frozen=True)
 class Moment:
-    """One request as it is admitted: `number` from 1, `concurrency` with itself, times in ms."""
+    """One request as it is admitted: `number` from 1, `concurrency` with itself, times in ms.
+
+    `predecessor` is the prompt of the request that ended last on this server, None before any has; `port` the server's.
+    """
 
     side: Side
     number: int
@@ -141,6 +146,8 @@ class Moment:
     async_scheduling: bool
     transferred: bool
     stream: bool
+    predecessor: str | None
+    port: int
 
 
 def strikes(fault: Fault, moment: Moment) -> bool:
@@ -155,12 +162,17 @@ def strikes(fault: Fault, moment: Moment) -> bool:
         and (when.prompt_multiple_of is None or moment.prompt_tokens % when.prompt_multiple_of == 0)
         and (when.prompt_contains is None or when.prompt_contains in moment.prompt)
         and (
+            when.predecessor_contains is None
+            or (moment.predecessor is not None and when.predecessor_contains in moment.predecessor)
+        )
+        and (
             when.after_finish_within_ms is None
             or (moment.since_finish_ms is not None and moment.since_finish_ms <= when.after_finish_within_ms)
         )
         and when.async_scheduling in (None, moment.async_scheduling)
         and when.transferred in (None, moment.transferred)
         and when.stream in (None, moment.stream)
+        and when.port in (None, moment.port)
     )
     if not holds or fault.rate == 1:
         return holds

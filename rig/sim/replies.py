@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -28,14 +30,39 @@ class Choice:
     hidden: bool = False
     """True where the text is in the reasoning and the content null."""
 
+    tie: tuple[int, str] | None = None
+    """The index of a piece that had a rival about as likely, and the rival."""
+
     @property
     def text(self) -> str:
         return "".join(self.pieces)
 
+    @cached_property
+    def generated(self) -> tuple[str, ...]:
+        """All tokens in order, the reasoning's first."""
+        return self.reasoning + self.pieces
+
+    def logprob(self, at: int) -> float:
+        """The logprob in nats of the generated token at an index."""
+        piece = self.generated[at]
+        tied = self._rival(at) is not None
+        return tokens.near_tie(piece, at, self.key) if tied else tokens.logprob(piece, at, self.key, self.shift)
+
+    def likeliest(self, at: int, count: int) -> list[tuple[str, float]]:
+        """The `count` likeliest tokens there with their logprobs; the generated one first."""
+        value, rival = self.logprob(at), self._rival(at)
+        found = tokens.alternatives(self.generated[at], value, at, self.key, count)
+        if rival is not None and count > 1:
+            found[1] = (rival, min(value, tokens.near_tie(rival, at, self.key)))
+        return found
+
+    def _rival(self, at: int) -> str | None:
+        return self.tie[1] if self.tie is not None and at == len(self.reasoning) + self.tie[0] else None
+
 
 def usage(choices: Sequence[Choice], prompt_tokens: int) -> dict[str, Any]:
     """The usage object."""
-    generated = sum(len(choice.pieces) + len(choice.reasoning) for choice in choices)
+    generated = sum(len(choice.generated) for choice in choices)
     return {
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + generated,
@@ -66,9 +93,9 @@ def _full_choice(ask: Ask, index: int, choice: Choice) -> dict[str, Any]:
         body["message"] = {"role": "assistant", "content": content, "refusal": None, "reasoning": reasoning}
     else:
         body["text"] = choice.text
-    body["logprobs"] = logprobs(ask, choice, 0, len(choice.pieces))
+    body["logprobs"] = logprobs(ask, choice, 0, len(choice.generated))
     body["finish_reason"], body["stop_reason"] = choice.finish_reason, choice.stop_reason
-    body["token_ids"] = list(map(tokens.token_id, choice.pieces)) if ask.return_token_ids else None
+    body["token_ids"] = list(map(tokens.token_id, choice.generated)) if ask.return_token_ids else None
     if ask.return_token_ids and ask.endpoint == "completions":
         body["prompt_token_ids"] = list(ask.prompts[index // ask.n].token_ids)
     return body
@@ -78,31 +105,23 @@ def logprobs(ask: Ask, choice: Choice, start: int, end: int) -> dict[str, Any] |
     """The logprobs of the tokens from `start` to `end` in the endpoint's shape; None where not asked."""
     if ask.logprobs is None:
         return None
-    pieces = list(enumerate(choice.pieces))[start:end]
+    pieces = choice.generated[start:end]
     if ask.endpoint == "chat":
         return {
             "content": [
                 {
-                    **_token(piece, tokens.logprob(piece, at, choice.key, choice.shift)),
-                    "top_logprobs": [
-                        _token(*pair) for pair in tokens.alternatives(piece, at, choice.key, ask.logprobs, choice.shift)
-                    ],
+                    **_token(piece, choice.logprob(at)),
+                    "top_logprobs": [_token(*pair) for pair in choice.likeliest(at, ask.logprobs)],
                 }
-                for at, piece in pieces
+                for at, piece in enumerate(pieces, start)
             ]
         }
-    offset = sum(map(len, choice.pieces[:start]))
-    offsets = []
-    for _, piece in pieces:
-        offsets.append(offset)
-        offset += len(piece)
+    offsets = list(accumulate(map(len, pieces), initial=sum(map(len, choice.generated[:start]))))
     return {
-        "text_offset": offsets,
-        "token_logprobs": [tokens.logprob(piece, at, choice.key, choice.shift) for at, piece in pieces],
-        "tokens": [piece for _, piece in pieces],
-        "top_logprobs": [
-            dict(tokens.alternatives(piece, at, choice.key, max(ask.logprobs, 1), choice.shift)) for at, piece in pieces
-        ],
+        "text_offset": offsets[:-1],
+        "token_logprobs": [choice.logprob(at) for at in range(start, end)],
+        "tokens": list(pieces),
+        "top_logprobs": [dict(choice.likeliest(at, max(ask.logprobs, 1))) for at in range(start, end)],
     }
 
 
@@ -131,7 +150,7 @@ def chunks(
             delta = {"role": "assistant", "content": ""}
             first = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
             yield None, event({**head, "choices": [first]})
-    for at in range(max(len(choice.reasoning) + len(choice.pieces) for choice in choices)):
+    for at in range(max(len(choice.generated) for choice in choices)):
         for index, choice in enumerate(choices):
             part = _part(ask, index, choice, at)
             if part is not None:
@@ -148,20 +167,17 @@ def chunks(
 
 def _part(ask: Ask, index: int, choice: Choice, at: int) -> dict[str, Any] | None:
     """The choice object of one token, or None when this choice has ended."""
-    before = len(choice.reasoning)
-    if at >= before + len(choice.pieces):
+    if at >= len(choice.generated):
         return None
+    piece = choice.generated[at]
     part: dict[str, Any] = {"index": index}
-    if at < before:
-        part["delta"] = {"reasoning": choice.reasoning[at]}
-        part["logprobs"] = None
+    if at < len(choice.reasoning):
+        part["delta"] = {"reasoning": piece}
     else:
-        at -= before
-        piece = choice.pieces[at]
         part.update({"delta": {"content": piece}} if ask.endpoint == "chat" else {"text": piece})
-        part["logprobs"] = logprobs(ask, choice, at, at + 1)
-        if ask.return_token_ids:
-            part["token_ids"] = [tokens.token_id(piece)]
+    part["logprobs"] = logprobs(ask, choice, at, at + 1)
+    if ask.return_token_ids:
+        part["token_ids"] = [tokens.token_id(piece)]
     part["finish_reason"] = None
     if ask.endpoint == "completions":
         part["stop_reason"] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from zlib import crc32
@@ -51,10 +52,16 @@ def logprob(piece: str, position: int, key: str, shift: float = 0.0) -> float:
     return -0.001 - 0.499 * crc32(f"{key}/{position}/{piece}".encode()) / 2**32 - shift
 
 
-def alternatives(piece: str, position: int, key: str, count: int, shift: float = 0.0) -> list[tuple[str, float]]:
-    """The `count` likeliest tokens at a position with their logprobs, the answer's token first."""
-    value = logprob(piece, position, key, shift)
+def near_tie(piece: str, position: int, key: str) -> float:
+    """The logprob of one of two tokens that are about equally likely: within 0.01 below ln(1/2)."""
+    return math.log(0.5) + logprob(piece, position, key) / 50
+
+
+def alternatives(piece: str, value: float, position: int, key: str, count: int) -> list[tuple[str, float]]:
+    """The `count` likeliest tokens at a position with their logprobs, the answer's token and its `value` first."""
     found = [(piece, value)]
+    if count < 2:
+        return found[:count]
     number = crc32(f"{key}/{position}".encode())
     while len(found) < count:
         other = f" {word(number)}"
@@ -62,4 +69,4 @@ def alternatives(piece: str, position: int, key: str, count: int, shift: float =
             value -= 1.0 + (number % 1000) / 1000
             found.append((other, value))
         number += 1
-    return found[: max(count, 0)]
+    return found

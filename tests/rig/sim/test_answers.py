@@ -72,7 +72,7 @@ def test_logprobs_are_finite_unequal_and_lower_where_damaged() -> None:
     values = [tokens.logprob("x", at, "k") for at in range(50)]
     assert len(set(values)) == 50 and all(-0.51 < value < 0 for value in values)
     assert tokens.logprob("x", 0, "k", 2.0) == values[0] - 2.0
-    top = tokens.alternatives("x", 0, "k", 5)
+    top = tokens.alternatives("x", values[0], 0, "k", 5)
     assert top[0] == ("x", values[0])
     assert len({text for text, _ in top}) == 5
     assert [value for _, value in top] == sorted((value for _, value in top), reverse=True)

@@ -21,6 +21,8 @@ def moment(**more: Any) -> Moment:
         "async_scheduling": True,
         "transferred": True,
         "stream": False,
+        "predecessor": None,
+        "port": 8000,
     }
     return Moment(**{**base, **more})
 
@@ -34,6 +36,9 @@ def moment(**more: Any) -> Moment:
         ({"prompt_contains": "x"}, {"prompt": "axb"}, {"prompt": "ab"}),
         ({"after_finish_within_ms": 5}, {"since_finish_ms": 5.0}, {"since_finish_ms": 5.1}),
         ({"after_finish_within_ms": 5}, {"since_finish_ms": 0.0}, {"since_finish_ms": None}),
+        ({"predecessor_contains": "x"}, {"predecessor": "axb"}, {"predecessor": "ab"}),
+        ({"predecessor_contains": "x"}, {"predecessor": "x"}, {"predecessor": None, "prompt": "x"}),
+        ({"port": 8000}, {"port": 8000}, {"port": 8001}),
         ({"async_scheduling": True}, {"async_scheduling": True}, {"async_scheduling": False}),
         ({"transferred": True}, {"transferred": True}, {"transferred": False}),
         ({"stream": False}, {"stream": False}, {"stream": True}),
