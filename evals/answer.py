@@ -49,7 +49,7 @@ class Answer:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._token_ids: list[int] = []
-        self._logprobs: list[float] = []
+        self._logprobs: list[float | None] = []
         self._last_text = 0.0
         self.first_text: float | None = None
         self.gaps: list[float] = []
@@ -79,7 +79,9 @@ class Answer:
 
     @property
     def logprobs(self) -> tuple[float, ...] | None:
-        return tuple(self._logprobs) or None
+        """One a token; None where the server left any out: they would be those of other tokens."""
+        known = tuple(value for value in self._logprobs if value is not None)
+        return known if known and len(known) == len(self._logprobs) else None
 
     def add_event(self, data: bytes, now: float) -> None:
         """Take in the data of one event that arrived at `now`."""
@@ -142,9 +144,10 @@ class Answer:
         if ids := choice.get("token_ids"):
             self._token_ids += _numbers(ids)
         if logprobs := choice.get("logprobs"):
-            # Completions give a list, chat an object a token; echoed prompts begin with a null.
-            found = logprobs.get("token_logprobs") or [token["logprob"] for token in logprobs.get("content") or ()]
-            self._logprobs += _numbers([value for value in found if value is not None])
+            # Completions give a list, chat an object a token. One that is not a number is null there and absent here.
+            found = logprobs.get("token_logprobs") or [t.get("logprob") for t in logprobs.get("content") or ()]
+            _numbers([value for value in found if value is not None])
+            self._logprobs += found
         return grew
 
     def _add_usage(self, usage: Any) -> None:

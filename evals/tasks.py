@@ -18,6 +18,8 @@ from evals.records import Kind
 from evals.robust import read_target
 
 Endpoint = Literal["completions", "chat"]
+Tokens = Literal["off", "tokens", "logprobs"]
+"""What an answer brings besides its text: nothing, its token ids, or their logprobs too."""
 
 TASK_NAMES = ("gsm8k", "gsm8k-vllm", "gsm-tiny")
 DEFAULT_SHOTS = 5
@@ -41,7 +43,8 @@ class Sample:
 class Task:
     """Prompts, request parameters and scorers. `scorer` decides, `scorers` are all that stand beside each other.
 
-    `prompt_sha256` is over all prompts in order, then the endpoint and the parameters.
+    `prompt_sha256` is over all prompts in order, then the endpoint and the parameters. What `divergence` of build_task
+    adds is not in it, since it does not change the answers.
     """
 
     name: str
@@ -63,12 +66,14 @@ def build_task(
     data: Path | None = None,
     params: Mapping[str, Any] | None = None,
     endpoint: Endpoint = "completions",
+    divergence: Tokens = "off",
 ) -> Task:
     """A task of TASK_NAMES with its first `limit` questions.
 
     `data` is the folder of the GSM8K files (None: the hub); `params` replace request parameters by name, and
     None takes one away. As chat, the whole prompt is one message of the user, and the task's
-    own stop words are not sent.
+    own stop words are not sent. `divergence` asks for token ids, or for the chosen tokens' logprobs with them, unless
+    `params` say otherwise.
     Raises UnknownTask, BadParams, DataError.
     """
     if name not in TASK_NAMES:
@@ -90,7 +95,16 @@ def build_task(
         scorers = ("gsm8k-vllm", "gsm8k-strict", "gsm8k-flexible", "robust")
     request = _request_params(defaults, max_tokens, params, endpoint)
     digest = _prompt_sha256([s.prompt for s in samples], endpoint, request)
-    return Task(name, version, scorers[0], scorers, endpoint, request, samples, digest)
+    more = {key: value for key, value in _token_params(divergence, endpoint).items() if key not in (params or {})}
+    return Task(name, version, scorers[0], scorers, endpoint, request | more, samples, digest)
+
+
+def _token_params(divergence: Tokens, endpoint: Endpoint) -> dict[str, Any]:
+    """The request parameters that make vLLM's answers bring token ids, and the logprobs of the chosen tokens."""
+    if divergence == "off":
+        return {}
+    ids = {"return_token_ids": True}
+    return ids if divergence == "tokens" else ids | {"logprobs": 1 if endpoint == "completions" else True}
 
 
 def _request_params(
