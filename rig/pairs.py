@@ -147,10 +147,8 @@ def _difference(mine: RequestRecord, theirs: RequestRecord) -> tuple[bool | None
     equal = None if mine.text is None or theirs.text is None else mine.text == theirs.text
     if mine.token_ids is None or theirs.token_ids is None:
         return equal, None, None
-    first = first_difference(mine.token_ids, theirs.token_ids)
-    if mine.logprobs is None or theirs.logprobs is None:
-        return equal, first, None
-    return equal, first, shift(mine.token_ids, mine.logprobs, theirs.token_ids, theirs.logprobs)
+    moved = shift(mine.token_ids, mine.logprobs, theirs.token_ids, theirs.logprobs)
+    return equal, first_difference(mine.token_ids, theirs.token_ids), moved
 
 
 def _instances(legs: Iterable[Leg], wanted: set[str]) -> dict[tuple[str, str], str]:
