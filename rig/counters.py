@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import httpx
 
-from rig.series import RUNNING, WAITING, Reading, parse
+from rig.series import RUNNING, WAITING, Reading, parse, still_held
 
 READ_TIMEOUT_S = 10.0
 SETTLE_READS = 40
@@ -41,6 +42,20 @@ async def read_settled(sources: Iterable[Source]) -> tuple[Reading, ...]:
                 return now
             last = now
     return last
+
+
+async def read_idle(sources: Iterable[Source], before: Sequence[Reading], wait_s: float) -> tuple[Reading, ...]:
+    """Read settled counters, again and again until no KV cache holds more than `before`, for at most `wait_s` seconds.
+
+    The gauge is fresh on an idle engine, too: vLLM 0.32 publishes it with every step, and an engine whose connector
+    still holds a finished request's blocks goes on stepping (v1/core/sched/scheduler.py, has_finished_requests).
+    """
+    wanted = tuple(sources)
+    deadline = time.monotonic() + wait_s
+    now = await read_settled(wanted)
+    while still_held(before, now) and time.monotonic() < deadline:
+        now = await read_settled(wanted)
+    return now
 
 
 async def _read(client: httpx.AsyncClient, sources: Iterable[Source]) -> tuple[Reading, ...]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -187,7 +189,7 @@ class LogTail:
 
     def __init__(self, path: Path, from_end: bool = False) -> None:
         self.path = path
-        self._at = path.stat().st_size if from_end and path.exists() else 0
+        self._at = size(path) if from_end else 0
         self._rest = ""
         self._kept: deque[str] = deque(maxlen=KEEP_LINES)
 
@@ -202,12 +204,42 @@ class LogTail:
         except OSError:
             return []
         self._at += len(data)
-        lines = re.split(r"[\r\n]+", self._rest + data.decode("utf-8", errors="replace"))
-        self._rest = lines.pop()[-READ_BYTES:]
-        lines = [line[:KEEP_CHARS] for line in lines if line]
+        lines, self._rest = _completed(self._rest, data)
         self._kept.extend(lines)
         return lines
 
     def text(self) -> str:
         """The lines kept, with an unfinished last one."""
         return "\n".join([*self._kept, self._rest])
+
+
+def read_between(path: Path, start: int, end: int) -> Iterator[str]:
+    """The lines between two sizes of a growing log, in bytes, with an unfinished last one; each cut to KEEP_CHARS.
+
+    From the file's beginning if it is shorter than `start`, as it was begun anew then. Holds about READ_BYTES at a
+    time. An unreadable file has no lines.
+    """
+    rest = ""
+    with suppress(OSError), path.open("rb") as file:
+        at = start if file.seek(0, os.SEEK_END) >= start else 0
+        file.seek(at)
+        while at < end and (data := file.read(min(READ_BYTES, end - at))):
+            at += len(data)
+            lines, rest = _completed(rest, data)
+            yield from lines
+    if rest:
+        yield rest[:KEEP_CHARS]
+
+
+def size(path: Path) -> int:
+    """How long a log is, in bytes; 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _completed(rest: str, data: bytes) -> tuple[list[str], str]:
+    """The lines that are complete, each cut to KEEP_CHARS, and what is left of the last one."""
+    *lines, left = re.split(r"[\r\n]+", rest + data.decode("utf-8", errors="replace"))
+    return [line[:KEEP_CHARS] for line in lines if line], left[-READ_BYTES:]
