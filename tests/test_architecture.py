@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = [
-    {"errors", "records", "planned", "secrets", "stats", "series", "faults"},
+    {"errors", "records", "planned", "secrets", "stats", "series", "faults", "matching", "compared"},
     {
         "metrics",
         "judge",
@@ -28,16 +28,25 @@ LAYERS = [
         "machine",
         "provenance",
     },
-    {"config", "config_errors", "evidence", "verdict"},
+    {"config", "config_errors", "evidence", "comparison", "ratios", "early", "judge_canaries", "verdict", "settling"}
+    | {"baselines", "saving", "sides", "comparing"},
     {"plan"},
     {"report", "plan_text", "deploy", "doctor"},
-    {"asking", "reporting"},
+    {"asking", "rounds", "reporting"},
     {"cell", "evaluate", "rescoring"},
     {"run"},
     {"cli"},
     {"__main__"},
 ]
 PURE = {
+    "matching",
+    "compared",
+    "comparing",
+    "comparison",
+    "ratios",
+    "early",
+    "rounds",
+    "settling",
     "connectors",
     "log_findings",
     "pairs",
