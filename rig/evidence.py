@@ -2,50 +2,43 @@
 
 A pass needs proof that every answered request's KV cache came from the prefill side: a transfer for each,
 prompt tokens from outside equal to the prompt tokens less what decode recomputes, and a prefill leg that
-handed over its parameters. Which series prove a transfer belongs to the connector: one rule each.
+handed over its parameters. Which series prove a transfer belongs to the connector (`rig.connectors`).
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evals.records import RequestRecord
 from rig import series as c
+from rig.connectors import Adapter, adapter, why_none
+from rig.evidence_requests import engine_of
 from rig.records import Evidence, Finding, Leg
-from rig.series import Reading
+from rig.series import Reading, still_held
 
 RECOMPUTED_PER_REQUEST = 1
 """Prompt tokens that decode computes itself after a full hand-off: the last one (vLLM 0.32)."""
 
 
 @dataclass(frozen=True)
-class ConnectorRule:
-    """Which side counts a connector's transfers."""
-
-    transfers_on: str
-
-
-RULES: Mapping[str, ConnectorRule] = {
-    "NixlConnector": ConnectorRule(transfers_on="decode"),
-    "NixlPushConnector": ConnectorRule(transfers_on="prefill"),
-}
-
-
-@dataclass(frozen=True)
 class Shape:
-    """What of a deployment matters to its evidence."""
+    """What of a deployment matters to its evidence.
+
+    `inside` are the children of a MultiConnector; `decode_keeps` says that decode holds blocks for a next turn.
+    """
 
     connector: str | None
     prefill_tp: int
     decode_tp: int
+    inside: tuple[str, ...] = ()
+    decode_keeps: bool = False
 
 
 def monolithic(before: Sequence[Reading], after: Sequence[Reading]) -> Evidence:
     """Evidence of a server that answers alone: counters are kept, nothing had to move."""
-    return Evidence(pd_exercised=None, counters=deltas(before, after))
+    return Evidence(pd_exercised=None, findings=tuple(_not_given_back(before, after)), counters=deltas(before, after))
 
 
 def disaggregated(
@@ -63,9 +56,9 @@ def disaggregated(
     delta = deltas(before, after)
     findings: list[Finding] = []
     roles = {r.instance: r.role for r in after}
-    rule = RULES.get(shape.connector or "")
+    rule = adapter(shape.connector, shape.inside)
     if rule is None:
-        reason = f"no rule says which counters prove a transfer of the connector {shape.connector}"
+        reason = why_none(shape.connector, shape.inside)
         return Evidence(None, findings=(Finding("transfer", reason, "config", "invalid"),), counters=delta)
 
     def total(name: str, role: str | None = None) -> int | None:
@@ -73,27 +66,35 @@ def disaggregated(
 
     asked = list(records)
     answered = [r for r in asked if r.error is None]
-    transfers = total(c.BYTES_COUNT, rule.transfers_on)
+    transfers = total(rule.transfers, rule.transfers_on)
     external, local = total(c.EXTERNAL_TOKENS, "decode"), total(c.LOCAL_TOKENS, "decode")
     cached = total(c.CACHED_TOKENS, "decode")
-    failed = _sum(total(c.FAILED_TRANSFERS), total(c.FAILED_NOTIFICATIONS))
-    expired = total(c.EXPIRED)
+    failed = _largest(total(name) for name in rule.failed)
+    expired = total(rule.expired)
+    late = total(rule.late_reads) if rule.late_reads else None
     findings += _unreadable(before, after)
-    findings += _transfers(shape, transfers, answered, asked)
+    findings += _transfers(rule, shape, transfers, answered, asked)
     findings += _tokens(external, local, cached, answered, asked)
     hand_offs = None if legs is None else list(legs)
     findings += _hand_offs(answered, hand_offs)
     findings += _strangers(hand_offs or ())
+    if late:
+        text = f"{late} reads ended when prefill had given the blocks up: they may have been another request's by then"
+        findings.append(Finding("transfer", text, "counters", "damage"))
     if failed:
         findings.append(Finding("transfer", f"{failed} transfers or notifications failed", "counters"))
     if expired:
         findings.append(Finding("transfer", f"{expired} KV leases expired before decode had read", "counters"))
     if failed is None or expired is None:
         findings.append(Finding("transfer", "the series of failed transfers or expired leases are missing", "counters"))
+    if rule.offloads:
+        findings += _offloaded(before, after)
+    kept = [r for r in before if not (shape.decode_keeps and r.role == "decode")]
+    findings += _not_given_back(kept, after)
     return Evidence(
         pd_exercised=not any(f.severity == "invalid" for f in findings),
         transfers=transfers,
-        bytes=total(c.BYTES_SUM, rule.transfers_on),
+        bytes=total(rule.bytes, rule.transfers_on),
         external_tokens=external,
         local_tokens=local,
         failed=failed,
@@ -129,9 +130,34 @@ def _total(
     return round(sum(known)) if values and len(known) == len(values) else None
 
 
-def _sum(*values: int | None) -> int | None:
-    known = [v for v in values if v is not None]
-    return sum(known) if len(known) == len(values) else None
+def _largest(values: Iterable[int | None]) -> int | None:
+    """None as soon as one is not known."""
+    known = list(values)
+    return None if None in known else max(v for v in known if v is not None)
+
+
+def _not_given_back(before: Sequence[Reading], after: Sequence[Reading]) -> list[Finding]:
+    """KV cache that is in use after the run and its leases, and was not before: blocks that nobody will free."""
+    return [
+        Finding(
+            "transfer", f"{instance}: {100 * share:.3g} % of the KV cache was not given back after the run", c.KV_USAGE
+        )
+        for instance, share in still_held(before, after).items()
+    ]
+
+
+def _offloaded(before: Sequence[Reading], after: Sequence[Reading]) -> list[Finding]:
+    """KV that engines loaded from their own offload storage, which decode counts as external as well.
+
+    The series begins with the first load (vLLM 0.32, offloading/metrics.py): where it was absent, nothing was loaded.
+    """
+    start = {r.instance: r.values.get(c.OFFLOAD_LOADED) or 0.0 for r in before}
+    loaded = {r.instance: (r.values.get(c.OFFLOAD_LOADED) or 0.0) - start.get(r.instance, 0.0) for r in after}
+    return [
+        Finding("transfer", f"{instance} loaded {size:,.0f} bytes of KV from its own offload storage", "counters")
+        for instance, size in loaded.items()
+        if size > 0
+    ]
 
 
 def _unreadable(before: Sequence[Reading], after: Sequence[Reading]) -> list[Finding]:
@@ -143,11 +169,15 @@ def _unreadable(before: Sequence[Reading], after: Sequence[Reading]) -> list[Fin
 
 
 def _transfers(
-    shape: Shape, transfers: int | None, answered: Sequence[RequestRecord], asked: Sequence[RequestRecord]
+    rule: Adapter,
+    shape: Shape,
+    transfers: int | None,
+    answered: Sequence[RequestRecord],
+    asked: Sequence[RequestRecord],
 ) -> list[Finding]:
     """One transfer a rank that reads and a rank it reads from; a request that failed may have had its own."""
     if transfers is None:
-        return [Finding("transfer", f"the series {c.BYTES_COUNT} is missing", "counters", "invalid")]
+        return [Finding("transfer", f"the series {rule.transfers} is missing", "counters", "invalid")]
     each = max(shape.decode_tp, shape.prefill_tp)
     low, high = each * len(answered), each * len(asked)
     if low <= transfers <= high:
@@ -202,14 +232,11 @@ def _hand_offs(answered: Sequence[RequestRecord], legs: Iterable[Leg] | None) ->
 
 
 def _strangers(legs: Iterable[Leg]) -> list[Finding]:
-    """One address is one engine: a second id on it is another process that answers there, or a restart.
-
-    vLLM appends `_dp` and a number to the id for each data-parallel rank; those are one engine.
-    """
+    """One address is one engine: a second id on it is another process that answers there, or a restart."""
     ids: dict[str, set[str]] = {}
     for leg in legs:
-        if leg.engine_id is not None:
-            ids.setdefault(leg.instance, set()).add(re.sub(r"_dp\d+$", "", leg.engine_id))
+        if (engine := engine_of(leg)) is not None:
+            ids.setdefault(leg.instance, set()).add(engine)
     return [
         Finding("transfer", f"{instance} answered as {len(found)} different engines", "legs.jsonl", "invalid")
         for instance, found in sorted(ids.items())

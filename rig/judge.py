@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from evals.records import RequestRecord
 from evals.scorers import get_scorer, score
@@ -20,12 +21,17 @@ def with_reasoning(record: RequestRecord, score_reasoning: bool) -> RequestRecor
 
 
 def judge(
-    records: Iterable[RequestRecord], targets: Mapping[str, str], scorers: Sequence[str], deciding: str
+    records: Iterable[RequestRecord],
+    targets: Mapping[str, str],
+    scorers: Sequence[str],
+    deciding: str,
+    taints: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> list[Judged]:
     """Score every question by every scorer; other kinds of requests are left out.
 
     `targets` are the reference texts by sample id, as the task has them; `deciding` names the scorer whose
-    outcome and answer count. A request that failed, or has no text at all, is an `error` for every scorer.
+    outcome and answer count; `taints` what stands against answers, by request id. A request that failed, has no text
+    at all, or is tainted is an `error` for every scorer.
     Raises RunError for a question without a target, evals.errors.BadParams for an unknown scorer.
     """
     names = list(dict.fromkeys([deciding, *scorers]))
@@ -41,7 +47,8 @@ def judge(
                 raise RunError(f"the question {sample} is not one of the task's: there is nothing to score it against")
             expected[sample] = [scorer.target(targets[sample]) for scorer in chosen]
         outcomes: dict[str, Outcome]
-        if record.error is not None or record.text is None:
+        tainted = taints.get(record.request_id, ())
+        if record.error is not None or record.text is None or tainted:
             outcomes, answer = dict.fromkeys(names, "error"), None
         else:
             scored = [
@@ -58,8 +65,10 @@ def judge(
                 answer=answer,
                 target=expected[sample][0],
                 outcome=outcomes[deciding],
+                tainted=tainted,
                 by_scorer=outcomes,
                 target_text=targets[sample],
+                repeat=record.repeat,
             )
         )
     return judged

@@ -38,14 +38,19 @@ RIGS_OWN = frozenset({"internal", "cancelled"})
 def counts(judged: Iterable[Judged], records: Iterable[RequestRecord]) -> Counts:
     """How many questions ended in each outcome; errors by class, and by leg and class.
 
-    `empty` is a success without any text. Errors of the rig's own making are those in RIGS_OWN.
+    `empty` is a success without any text. A tainted answer counts under the name of its first taint, and names no
+    leg. Errors of the rig's own making are those in RIGS_OWN.
     """
-    outcomes = Counter(j.outcome for j in judged)
+    scored = list(judged)
+    outcomes = Counter(j.outcome for j in scored)
+    tainted = {j.request_id: j.tainted[0] for j in scored if j.tainted}
     classes: Counter[str] = Counter()
     legs: dict[str, Counter[str]] = {}
     for record in _questions(records):
         if record.error is not None or record.text is None:
             classes[_error_class(record)] += 1
+        elif record.request_id in tainted:
+            classes[tainted[record.request_id]] += 1
         if record.error is not None:
             legs.setdefault(record.error.leg, Counter())[_error_class(record)] += 1
     return Counts(
@@ -75,6 +80,11 @@ def accuracy(judged: Sequence[Judged], deciding: str, scorers: Iterable[str] = (
 
 def latency_ms(records: Iterable[RequestRecord]) -> dict[str, Percentiles]:
     """Percentiles of e2e, ttft, tpot and itl in ms; a latency that no request has is absent."""
+    return _summaries(latency_values(records))
+
+
+def latency_values(records: Iterable[RequestRecord]) -> dict[str, list[float]]:
+    """Every e2e, ttft, tpot and itl in ms, of questions that succeeded."""
     values: dict[str, list[float]] = {"e2e": [], "ttft": [], "tpot": [], "itl": []}
     for r in _questions(records):
         if r.error is not None:
@@ -88,7 +98,7 @@ def latency_ms(records: Iterable[RequestRecord]) -> dict[str, Percentiles]:
         if r.completion_tokens is not None and r.completion_tokens > 1:
             values["tpot"].append((e2e - ttft) / (r.completion_tokens - 1))
         values["itl"] += r.itl_ms or ()
-    return _summaries(values)
+    return values
 
 
 def legs_ms(legs: Iterable[Leg]) -> dict[str, Percentiles]:

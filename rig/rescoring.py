@@ -28,13 +28,14 @@ def rescore_cell(run: RunFolder, result: CellResult, scorer: str) -> str:
     """Write `judged.<scorer>.jsonl` of one cell; returns what changed, in a line."""
     if problem := run.damage(result):
         raise DataError(f"{run.cell(result.cell_id)}: {problem}")
-    before = {j.sample_id: j for j in run.read_judged(result.cell_id)}
+    stored = run.read_judged(result.cell_id)
+    before = {j.sample_id: j for j in stored}
     targets = {sample: j.target_text for sample, j in before.items() if j.target_text is not None}
     if len(targets) < len(before):
         raise DataError(f"{run.cell(result.cell_id)}: judged.jsonl does not hold the reference answers")
     reasoning = result.task is not None and result.task.score_reasoning
     records = [with_reasoning(record, reasoning) for record in run.read_requests(result.cell_id)]
-    judged = judge(records, targets, [scorer], scorer)
+    judged = judge(records, targets, [scorer], scorer, {j.request_id: j.tainted for j in stored})
     name = f"judged.{scorer}.jsonl"
     run.write_judged(result.cell_id, judged, name)
     new = metrics.accuracy(judged, scorer)

@@ -32,7 +32,7 @@ LAYERS = [
     | {"baselines", "saving", "sides", "comparing"},
     {"plan"},
     {"report", "plan_text", "deploy", "doctor"},
-    {"asking", "rounds", "reporting"},
+    {"asking", "observing", "rounds", "reporting"},
     {"cell", "evaluate", "rescoring"},
     {"run"},
     {"cli"},

@@ -1,0 +1,70 @@
+"""What is looked at before an evaluation and after it: the engines' counters, their KV caches, their logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rig import connectors
+from rig.counters import Source, read_idle, read_settled
+from rig.deploy.deployment import Deployment, Running
+from rig.deploy.logs import read_between, size
+from rig.log_findings import LogFindings, findings_in
+from rig.records import Finding
+from rig.series import Reading
+
+GRACE_S = 5.0
+"""How much longer than a lease an engine may take to give blocks back, in seconds."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The state before: readings, and how long each log was, in bytes by instance."""
+
+    readings: tuple[Reading, ...]
+    log_sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The readings on both sides of an evaluation, and what the logs say of the time between."""
+
+    before: tuple[Reading, ...]
+    after: tuple[Reading, ...]
+    logs: LogFindings
+
+
+async def start_of(deployment: Deployment) -> Start:
+    """Look before the first request."""
+    readings = await read_settled(_sources(deployment))
+    return Start(readings, {s.name: size(s.log) for s in deployment.servers if s.log is not None})
+
+
+async def end_of(deployment: Deployment, start: Start) -> Observed:
+    """Look after the last answer, once the KV caches are as empty as before, at most a lease and GRACE_S later.
+
+    A sound deployment has given all blocks back by then, and is not waited for.
+    """
+    config = deployment.plan.kv_transfer
+    keeps = connectors.decode_keeps(config)
+    waited_for = [reading for reading in start.readings if not (keeps and reading.role == "decode")]
+    after = await read_idle(_sources(deployment), waited_for, connectors.lease_s(config) + GRACE_S)
+    logs = await asyncio.to_thread(findings_in, _lines(deployment.servers, start.log_sizes))
+    unread = tuple(
+        Finding("transfer", f"the log of {s.name} is not at hand: what it says of single requests is not known", "logs")
+        for s in deployment.servers
+        if s.log is None
+    )
+    return Observed(start.readings, after, replace(logs, findings=(*logs.findings, *unread)))
+
+
+def _sources(deployment: Deployment) -> list[Source]:
+    return [Source(s.name, s.role, s.metrics_url) for s in deployment.servers]
+
+
+def _lines(servers: Sequence[Running], sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    for server in servers:
+        if server.log is not None:
+            for line in read_between(server.log, sizes.get(server.name, 0), size(server.log)):
+                yield server.name, line
