@@ -183,6 +183,10 @@ class _Planner:
             model=model.served_name or cell.settings.model,
             connector=cell.settings.kv_transfer_config.kv_connector,
             limits=self.limits,
+            kv_transfer={
+                **cell.settings.kv_transfer_config.model_dump(),
+                **cell.settings.prefill.kv_transfer_config,
+            },
         )
         if self.config.sweep.attach is not None:
             return attached_pd(self.config.sweep.attach, deployment, cell, self.machine), []

@@ -67,7 +67,10 @@ class AttachedServer:
 
 @dataclass(frozen=True)
 class DeploymentPlan:
-    """The processes that a cell needs. `servers` is empty where `attached` is not, and the other way round."""
+    """The processes that a cell needs. `servers` is empty where `attached` is not, and the other way round.
+
+    `kv_transfer` is prefill's `--kv-transfer-config`; empty for a monolithic server.
+    """
 
     id: str
     kind: Literal["pd", "monolithic"]
@@ -78,6 +81,7 @@ class DeploymentPlan:
     attached: tuple[AttachedServer, ...] = ()
     proxy: ProxyPlan | None = None
     limits: Limits = field(default_factory=Limits)
+    kv_transfer: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
