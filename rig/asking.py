@@ -73,11 +73,12 @@ def load_task(plan: TaskPlan, data: Path | None) -> Task:
         data=data,
         params=plan.params,
         endpoint=plan.endpoint,
+        divergence=plan.divergence,
     )
 
 
-def task_info(task: Task, score_reasoning: bool) -> TaskInfo:
-    """What identifies the task in a result."""
+def task_info(task: Task, score_reasoning: bool, asked: int | None = None) -> TaskInfo:
+    """What identifies the task in a result; `asked` where fewer questions than it has were asked."""
     scorer = get_scorer(task.scorer)
     return TaskInfo(
         name=task.name,
@@ -85,7 +86,7 @@ def task_info(task: Task, score_reasoning: bool) -> TaskInfo:
         prompt_sha256=task.prompt_sha256,
         scorer=scorer.name,
         scorer_sha256=scorer.sha256,
-        n=len(task.samples),
+        n=len(task.samples) if asked is None else asked,
         params=dict(task.params),
         endpoint=task.endpoint,
         score_reasoning=score_reasoning,

@@ -3,40 +3,78 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evals.client import Target
-from evals.load import requests_of
+from evals.client import Request, Target
 from evals.records import ErrorLeg, RequestRecord
 from evals.tasks import Task
-from rig import evidence, metrics, verdict
+from rig import connectors, evidence, evidence_requests, metrics, verdict
 from rig.asking import Clock, ask, manner_of, outcome_of, task_info, warmup_requests
-from rig.counters import Source, read_settled
+from rig.comparison import compare
 from rig.deploy import Deployment
 from rig.deploy.record import masked_argv
+from rig.early import EarlyStop
 from rig.errors import DeployError, Hung
 from rig.judge import judge, with_reasoning
+from rig.judge_canaries import count_canaries, judge_canaries
+from rig.observing import Observed, end_of, start_of
+from rig.pairs import Side, make_pairs, repeats_of, require_same_prompts
 from rig.planned import CellPlan, DeploymentPlan
 from rig.progress import Display
-from rig.records import CellResult, Evidence, Judged, Leg, Status
-from rig.series import Reading
+from rig.ratios import ratios, slow
+from rig.records import CellResult, Comparison, Evidence, Judged, JudgedCanary, Leg, Outcome, Pair, Status
+from rig.rounds import Round, rounds_of
 from rig.store import RunFolder
+from rig.verdict_tests import share_of_each
+
+ITSELF = "itself"
+"""The name under which a baseline is held against itself."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A cell's result, with what others need to be paired with it: judged records, and texts by sample."""
+    """A cell's result, with what others need to be paired with it.
+
+    `records` and `judged` are of its questions, every repeat; `noise` its pairs with itself, where it has a floor.
+    """
 
     result: CellResult
     judged: tuple[Judged, ...]
-    texts: Mapping[str, str]
+    records: tuple[RequestRecord, ...]
+    noise: tuple[Pair, ...] | None = None
+
+    @classmethod
+    def read(cls, result: CellResult, run: RunFolder) -> Finished:
+        """A cell that an earlier attempt finished, from disk."""
+        name = result.cell_id
+        reasoning = result.task is not None and result.task.score_reasoning
+        records = [with_reasoning(r, reasoning) for r in run.read_requests(name) if r.kind == "question"]
+        noise = run.read_pairs(name).get(ITSELF)
+        return cls(result, tuple(run.read_judged(name)), tuple(records), None if noise is None else tuple(noise))
+
+    @property
+    def side(self) -> Side:
+        return Side(self.judged, self.records)
+
+    def first(self) -> list[RequestRecord]:
+        """Its questions as they were asked the first time: speed is that of one round."""
+        return [r for r in self.records if r.repeat == 0]
+
+    def outcomes(self) -> dict[str, Outcome]:
+        return {j.sample_id: j.outcome for j in self.judged if j.repeat == 0}
 
 
-def texts_of(records: Iterable[RequestRecord]) -> dict[str, str]:
-    """The answers' texts by sample, of questions that were answered."""
-    return {r.sample_id: r.text for r in records if r.kind == "question" and r.error is None and r.text is not None}
+@dataclass(frozen=True)
+class Gathered:
+    """What an evaluation brought: `records` are questions and canaries of all rounds, reasoning applied."""
+
+    warm: list[RequestRecord]
+    records: list[RequestRecord]
+    rounds: list[Round]
+    observed: Observed
+    early: EarlyStop | None = None
 
 
 def commands(plan: DeploymentPlan) -> dict[str, list[str]]:
@@ -75,10 +113,12 @@ async def run_cell(
     baselines: Mapping[str, Finished | None],
     run: RunFolder,
     display: Display,
+    tests_planned: int = 1,
 ) -> Finished:
     """Evaluate a cell on a deployment that is up, and judge it. Its records and result are on disk afterwards.
 
-    Raises DeployError when the deployment died or hung meanwhile; the records up to then are on disk.
+    `tests_planned` is how many tests the whole sweep may make: until they are corrected together, each gets its
+    share of alpha. Raises DeployError when the deployment died or hung meanwhile; the records up to then are on disk.
     """
     plan = deployment.plan
     clock = Clock.start()
@@ -92,35 +132,51 @@ async def run_cell(
     )
     manner = manner_of(cell.task)
     path = run.new_requests(cell.id)
-    sources = [Source(s.name, s.role, s.metrics_url) for s in deployment.servers]
+    watch = _Watch(deployment, plan.limits.hang_s)
+    outcome = outcome_of(task, cell.task.score_reasoning)
+
+    async def put(requests: Iterable[Request], seen: Callable[[RequestRecord], None]) -> list[RequestRecord]:
+        return await ask(target, requests, manner, clock, path, watch=watch.over, on_record=seen)
 
     if cell.task.warmup:
         display.say(f"{cell.id}: warming up with {cell.task.warmup} requests")
-    watch = _Watch(deployment, plan.limits.hang_s)
-    warm = await ask(
-        target,
-        warmup_requests(task, cell.task.warmup),
-        manner,
-        clock,
-        path,
-        watch=watch.over,
-        on_record=watch.seen,
-    )
-    before = await read_settled(sources)
+    warm = await put(warmup_requests(task, cell.task.warmup), watch.seen)
+    start = await start_of(deployment)
 
-    outcome = outcome_of(task, cell.task.score_reasoning)
-    display.evaluation(cell.id, len(task.samples))
+    rounds = rounds_of(cell, task)
+    early = _early(cell, rounds[0], baselines, outcome, tests_planned)
+    display.evaluation(cell.id, sum(r.kind == "question" for asked in rounds for r in asked.requests))
 
     def seen(record: RequestRecord) -> None:
         watch.seen(record)
-        display.answered(outcome(record))
+        if early is not None:
+            early.seen(record)
+        if record.kind == "question":
+            display.answered(outcome(record))
 
-    questions = requests_of(task, pass_=cell.task.pass_)
-    raw = await ask(target, questions, manner, clock, path, watch=watch.over, on_record=seen)
+    raw: list[RequestRecord] = []
+    for asked in rounds:
+        raw += await put(asked.requests if early is None else early.requests(), seen)
     records = [with_reasoning(record, cell.task.score_reasoning) for record in raw]
-    after = await read_settled(sources)
+    observed = await end_of(deployment, start)
     await deployment.flush_legs()
-    return conclude(cell, plan, deployment_name, task, clock, warm, records, before, after, baselines, run)
+    gathered = Gathered(warm, records, rounds, observed, early)
+    return conclude(cell, plan, deployment_name, task, clock, gathered, baselines, run, tests_planned)
+
+
+def _early(
+    cell: CellPlan,
+    first: Round,
+    baselines: Mapping[str, Finished | None],
+    outcome: Callable[[RequestRecord], Outcome],
+    tests_planned: int,
+) -> EarlyStop | None:
+    """What ends the cell early, where it may and there is something to be decided against."""
+    usable = {name: base.outcomes() for name, base in baselines.items() if base is not None}
+    if not cell.early_stop or not usable:
+        return None
+    canaries = {c.sample.sample_id: c for c in first.canaries}
+    return EarlyStop(first.requests, usable, cell.gates, cell.gates.alpha / tests_planned, outcome, canaries)
 
 
 def conclude(
@@ -129,64 +185,133 @@ def conclude(
     deployment_name: str,
     task: Task,
     clock: Clock,
-    warm: list[RequestRecord],
-    records: list[RequestRecord],
-    before: tuple[Reading, ...],
-    after: tuple[Reading, ...],
+    gathered: Gathered,
     baselines: Mapping[str, Finished | None],
     run: RunFolder,
+    tests_planned: int,
 ) -> Finished:
     """From what was gathered to a result on disk."""
+    records = gathered.records
     ids = {r.request_id for r in records}
     every_leg = run.read_legs(deployment_name)
     legs = None if every_leg is None else [leg for leg in every_leg if leg.request_id in ids]
     targets = {s.sample_id: s.target_text for s in task.samples}
-    judged = tuple(judge(records, targets, task.scorers, task.scorer))
-    texts = texts_of(records)
-    proof = _evidence(plan, before, after, records, legs)
+    taints = evidence_requests.taints(every_leg, gathered.observed.logs.taints)
+    judged = tuple(judge(records, targets, task.scorers, task.scorer, taints))
+    codes = {(c.sample.sample_id, r.repeat): c for r in gathered.rounds for c in r.canaries}
+    canaries = judge_canaries(records, codes, taints)
+    proof = _evidence(plan, gathered.observed, records, legs, judged)
+    proof = replace(proof, canaries=count_canaries(canaries))
+    first, first_judged = [r for r in records if r.repeat == 0], [j for j in judged if j.repeat == 0]
+    questions = tuple(r for r in records if r.kind == "question")
+    first_ids = {r.request_id for r in first if r.kind == "question"}
+    early = gathered.early
     result = CellResult(
         cell_id=cell.id,
         labels=cell.labels,
         kind=cell.kind,
         deployment=deployment_name,
         status="ok" if proof.pd_exercised is not False else "invalid",
-        task=task_info(task, cell.task.score_reasoning),
+        task=task_info(task, cell.task.score_reasoning, len(first_ids)),
         commands=commands(plan),
         gates=cell.gates,
         t0_unix=clock.t0_unix,
-        warmup_requests=len(warm),
-        retried=metrics.retried(records),
-        accuracy=metrics.accuracy(judged, task.scorer, task.scorers),
-        counts=metrics.counts(judged, records),
-        latency_ms=metrics.latency_ms(records),
-        legs_ms=metrics.legs_ms(legs or ()),
-        throughput=metrics.throughput(records),
+        warmup_requests=len(gathered.warm),
+        retried=metrics.retried(first),
+        accuracy=metrics.accuracy(first_judged, task.scorer, task.scorers),
+        counts=metrics.counts(first_judged, first),
+        latency_ms=metrics.latency_ms(first),
+        legs_ms=metrics.legs_ms(leg for leg in legs or () if leg.request_id in first_ids),
+        throughput=metrics.throughput(first),
         evidence=proof,
+        repeats=repeats_of(judged),
+        sequential=None if early is None else early.result(len(first_ids)),
+        rerun_of=cell.rerun_of,
     )
+    block_size = next((b for r in gathered.observed.after if (b := getattr(r, "block_size", None))), None)
+    finished = Finished(result, judged, questions, _noise(cell, judged, questions, block_size))
+    side = Side(judged, questions, legs)
     comparisons = []
-    for name, baseline in baselines.items():
-        if baseline is not None:
-            comparisons.append(verdict.compare(name, judged, baseline.judged, texts, baseline.texts, cell.gates))
-    result = replace(result, comparisons=tuple(comparisons))
+    for name, base in baselines.items():
+        if base is not None:
+            require_same_prompts(side, base.side, name)
+            pairs = make_pairs(side, base.side, block_size, in_flight=[*gathered.warm, *records])
+            run.write_pairs(cell.id, name, pairs)
+            comparisons.append(_comparison(name, cell, pairs, finished, base, canaries, early))
+    floor = None
+    if finished.noise is not None:
+        run.write_pairs(cell.id, ITSELF, finished.noise)
+        floor = compare(ITSELF, finished.noise, cell.gates, noise=finished.noise)
+    result = replace(result, comparisons=tuple(comparisons), noise_floor=floor)
     held_against = {name: base.result if base else None for name, base in baselines.items()}
-    decided = verdict.decide(result, held_against, cell.xfail)
-    result = replace(result, verdict=decided)
+    tests = share_of_each(verdict.tests(result, held_against), tests_planned)
+    result = replace(result, tests=tests)
+    result = replace(result, verdict=verdict.decide(result, held_against, cell.xfail))
     run.write_judged(cell.id, judged)
+    run.write_canaries(cell.id, canaries)
     run.write_cell(result)
-    return Finished(result, judged, texts)
+    return replace(finished, result=result)
+
+
+def _comparison(
+    name: str,
+    cell: CellPlan,
+    pairs: list[Pair],
+    mine: Finished,
+    base: Finished,
+    canaries: Sequence[JudgedCanary],
+    early: EarlyStop | None,
+) -> Comparison:
+    gated = base.result.kind == mine.result.kind
+    return compare(
+        name,
+        pairs,
+        cell.gates,
+        noise=base.noise,
+        canaries=canaries,
+        decider=None if early is None else early.deciders[name],
+        ratios=ratios(mine.first(), base.first(), cell.gates, gated, cell.seed),
+        slow=slow(mine.first(), base.first(), cell.gates) if gated else (),
+    )
+
+
+def _noise(
+    cell: CellPlan, judged: Sequence[Judged], records: Sequence[RequestRecord], block_size: int | None
+) -> tuple[Pair, ...] | None:
+    """The second round of a baseline held against the first."""
+    if not cell.noise_floor:
+        return None
+
+    def side(repeat: int) -> Side:
+        return Side(
+            [replace(j, repeat=0) for j in judged if j.repeat == repeat],
+            [replace(r, repeat=0) for r in records if r.repeat == repeat],
+        )
+
+    return tuple(make_pairs(side(1), side(0), block_size))
 
 
 def _evidence(
     plan: DeploymentPlan,
-    before: tuple[Reading, ...],
-    after: tuple[Reading, ...],
+    observed: Observed,
     records: list[RequestRecord],
     legs: list[Leg] | None,
+    judged: Sequence[Judged],
 ) -> Evidence:
+    proof = _counted(plan, observed, records, legs)
+    beside = evidence_requests.beside_failed(judged, records)
+    return replace(proof, findings=(*proof.findings, *observed.logs.findings, *beside))
+
+
+def _counted(
+    plan: DeploymentPlan, observed: Observed, records: list[RequestRecord], legs: list[Leg] | None
+) -> Evidence:
+    before, after = observed.before, observed.after
     if plan.kind == "monolithic":
         return evidence.monolithic(before, after)
     tp = {role: max((s.tp for s in plan.servers if s.role == role), default=1) for role in ("prefill", "decode")}
-    shape = evidence.Shape(plan.connector, tp["prefill"], tp["decode"])
+    inside, keeps = connectors.children(plan.kv_transfer), connectors.decode_keeps(plan.kv_transfer)
+    shape = evidence.Shape(plan.connector, tp["prefill"], tp["decode"], inside, keeps)
     return evidence.disaggregated(shape, before, after, records, legs)
 
 

@@ -174,8 +174,14 @@ def _as_list(value: Any) -> Any:
 
 
 class GatesConfig(Strict):
+    """rig.records.Gates says what each means."""
+
     max_accuracy_drop: Annotated[float, Field(gt=0, lt=1)] = 0.02
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    max_ttft_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+    max_tpot_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+    max_e2e_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+    min_throughput_ratio: Annotated[float, Field(gt=0, lt=1)] | None = None
 
 
 class XfailConfig(Strict):
@@ -216,7 +222,11 @@ class AttachConfig(Strict):
 
 
 class SweepFile(Strict):
-    """The whole file. `cell`, `matrix` and `include` are checked once they are put together, cell by cell."""
+    """The whole file. `cell`, `matrix` and `include` are checked once they are put together, cell by cell.
+
+    `noise_floor` asks each baseline once more in another order and holds it against itself; `early_stop` ends a cell
+    as soon as its verdict is decided; `rerun` repeats a red cell on fresh servers; `seed` is that of every order.
+    """
 
     name: Name
     models: dict[Name, ModelConfig] = Field(min_length=1)
@@ -231,6 +241,10 @@ class SweepFile(Strict):
         BaselineConfig(monolithic=MonolithicBaseline())
     ]
     gates: GatesConfig = GatesConfig()
+    noise_floor: bool = False
+    early_stop: bool = False
+    rerun: bool = True
+    seed: Annotated[int, Field(ge=0)] = 0
     expect: list[ExpectConfig] = []
     limits: LimitsConfig = LimitsConfig()
     launcher: Literal["local", "attach"] = "local"

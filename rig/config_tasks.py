@@ -63,7 +63,11 @@ class TimeoutsConfig(Strict):
 
 
 class TaskConfig(Strict):
-    """A task of evals by name, how much of it and how hard. None leaves the task's own default."""
+    """A task of evals by name, how much of it and how hard. None leaves the task's own default.
+
+    `canaries` are asked among the questions (None: one in 20, see evals.canaries); `divergence` asks for token ids, or
+    those and logprobs; `repeats` asks all of it so many times, in another order each time.
+    """
 
     task: Name
     limit: Count | None = None
@@ -79,6 +83,9 @@ class TaskConfig(Strict):
     score_reasoning: bool = False
     timeouts: TimeoutsConfig = TimeoutsConfig()
     retries: Annotated[int, Field(ge=0, le=5)] = 0
+    canaries: Annotated[int, Field(ge=0)] | None = None
+    divergence: Literal["off", "tokens", "logprobs"] = "off"
+    repeats: Annotated[int, Field(ge=1, le=100)] = 1
 
     @model_validator(mode="before")
     @classmethod
@@ -90,4 +97,6 @@ class TaskConfig(Strict):
     @model_validator(mode="after")
     def _one_load(self) -> TaskConfig:
         require_one_load(self.concurrency, self.schedule)
+        if self.passes > 1 and self.repeats > 1:
+            raise problem("give `passes`, a row each with its own cache state, or `repeats`, one row; not both")
         return self

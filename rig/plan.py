@@ -124,7 +124,7 @@ class _Planner:
             name=self.config.sweep.name,
             config_file=self.config.file,
             deployments=tuple(deployments.values()),
-            cells=tuple(self.cell_plan(chosen[i], limit) for i in order),
+            cells=self.cell_plans([chosen[i] for i in order], limit),
             resolved=self.resolved([chosen[i] for i in order]),
             reference=tuple(self.config.sweep.reference),
             notes=tuple(self.notes),
@@ -323,18 +323,31 @@ class _Planner:
             if server.host is not None:
                 self.notes.append(f"{deployment.id}: {server.name} must be started on {server.host} ({server.url})")
 
-    def cell_plan(self, entry: _Entry, limit: int | None) -> CellPlan:
+    def cell_plans(self, entries: list[_Entry], limit: int | None) -> tuple[CellPlan, ...]:
+        held_against = {b for entry in entries for b in entry.baselines}
+        plans = tuple(self.cell_plan(entry, limit, entry.id in held_against) for entry in entries)
+        if any(p.task.divergence == "logprobs" for p in plans) and not any(p.noise_floor for p in plans):
+            self.notes.append("divergence is shown and not judged: `noise_floor: true` would give it a threshold")
+        return plans
+
+    def cell_plan(self, entry: _Entry, limit: int | None, is_baseline: bool) -> CellPlan:
+        sweep = self.config.sweep
+        alone = entry.labels[PASS] is None
         return CellPlan(
             id=entry.id,
             labels=entry.labels,
             kind=entry.kind,
             deployment=entry.deployment.id,
             task=self.task(entry, limit),
-            gates=Gates(**self.config.sweep.gates.model_dump()),
+            gates=Gates(**sweep.gates.model_dump()),
             baselines=tuple(entry.baselines),
             xfail=entry.xfail,
             fresh=entry.labels[PASS] == 1,
             continues=entry.before is not None,
+            noise_floor=is_baseline and alone and sweep.noise_floor,
+            early_stop=bool(entry.baselines) and not is_baseline and alone and sweep.early_stop,
+            rerun=bool(entry.baselines) and entry.xfail is None and alone and sweep.rerun and sweep.launcher == "local",
+            seed=sweep.seed,
         )
 
     def resolved(self, entries: list[_Entry]) -> dict[str, Any]:

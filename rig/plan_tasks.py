@@ -65,6 +65,9 @@ def plan_task(config: Config, cell: Cell, pass_: int | None, limit: int | None) 
         timeouts=task.timeouts.model_dump(exclude_defaults=True),
         retries=task.retries,
         pass_=pass_ or 0,
+        canaries=task.canaries,
+        divergence=task.divergence,
+        repeats=task.repeats,
     )
 
 

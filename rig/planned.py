@@ -103,7 +103,8 @@ class TaskPlan:
     """What is asked of a deployment and how hard: `concurrency` in flight, or as `schedule` says; the other is None.
 
     `timeouts` are seconds by the names of evals.client.Timeouts (one that is absent: its default). `pass_` is 0
-    where the questions are asked once, else 1 for the first time and so on.
+    where the questions are asked once, else 1 for the first time and so on. `canaries` None leaves their number to
+    evals.canaries. `repeats` counts how often all of it is asked.
     """
 
     label: str
@@ -121,6 +122,9 @@ class TaskPlan:
     timeouts: dict[str, float] = field(default_factory=dict)
     retries: int = 0
     pass_: int = 0
+    canaries: int | None = None
+    divergence: Literal["off", "tokens", "logprobs"] = "off"
+    repeats: int = 1
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,9 @@ class CellPlan:
     """One point of the sweep. `baselines` are ids of cells in the same plan; none means no_baseline.
 
     `fresh` needs servers of which nothing has been asked; `continues` follows its predecessor on the same servers,
-    as that one left them, whatever its verdict: both are for passes over the same questions.
+    as that one left them, whatever its verdict: both are for passes over the same questions. `noise_floor` holds a
+    baseline against itself; `early_stop` asks in an order of `seed` and ends once the verdict is decided; `rerun`
+    repeats a red cell on fresh servers, and `rerun_of` is set in that repetition.
     """
 
     id: str
@@ -149,6 +155,11 @@ class CellPlan:
     xfail: Expectation | None = None
     fresh: bool = False
     continues: bool = False
+    noise_floor: bool = False
+    early_stop: bool = False
+    rerun: bool = False
+    rerun_of: str | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,23 @@ class Ratio:
 
 
 @dataclass(frozen=True)
+class Slow:
+    """Requests whose `metric` was above `limit_ms`, `factor` times the baseline's p99: `k` of `n`, there `base_k`.
+
+    `p_value` is Fisher's, one-sided. A stall of a few requests shows here and in no median.
+    """
+
+    metric: str
+    factor: float
+    limit_ms: float
+    k: int
+    n: int
+    base_k: int
+    base_n: int
+    p_value: float
+
+
+@dataclass(frozen=True)
 class Sequential:
     """How an evaluation that may stop early ended: after how many of the planned questions, decided as what.
 
@@ -249,6 +266,7 @@ class Comparison:
     repeats: int = 1
     where: tuple[Segment, ...] = ()
     ratios: tuple[Ratio, ...] = ()
+    slow: tuple[Slow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -270,8 +288,9 @@ class Verdict:
 class Gates:
     """What counts as worse: the margin of the accuracy drop, and the level of all the sweep's tests together.
 
-    Latencies and throughput are gated only where a bound is given: the largest ratio to the baseline (p50, and p99
-    where there are enough requests), the smallest for throughput.
+    Latencies and throughput are gated only where a bound is given, and only against a baseline that is P/D as well:
+    the largest ratio to it (of p50, of p99, and of the baseline's p99 for single slow requests), the smallest for
+    throughput.
     """
 
     max_accuracy_drop: float = 0.02

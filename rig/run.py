@@ -11,18 +11,17 @@ from itertools import chain
 from pathlib import Path
 
 from evals.errors import EvalError
-from evals.records import RequestRecord
 from evals.tasks import Task
 from rig import cell as cells
 from rig import provenance
 from rig.asking import load_task
 from rig.deploy import Deployment, Event, launch, require_startable
 from rig.errors import DataError, DeployError, PortLost, UsageError
-from rig.judge import with_reasoning
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
 from rig.progress import Display
 from rig.records import CellResult, Reason, RunInfo, RunResult, Verdict
 from rig.secrets import masked_yaml
+from rig.settling import repetition, settled, tests_planned
 from rig.store import RunFolder, as_json, write_text
 
 HEALTHY = ("pass", "improved", None)
@@ -131,15 +130,28 @@ class Sweep:
         self.run = run
         self.display = display
         self.finished: dict[str, cells.Finished] = {}
+        self.tests_planned = tests_planned(plan)
 
     async def all(self) -> RunResult:
         """Run every cell that has no result yet; returns all results, also when cells failed."""
         try:
             for deployment, wanted in self._groups():
                 await self._deployment(deployment, wanted)
+            self._settle()
         finally:
             self.run.write_info(replace(self.run.read_info(), ended=now()))
         return self.run.read()
+
+    def _settle(self) -> None:
+        """Take the verdicts again, now that all tests of the sweep are known, and write what that changed."""
+        results = self.run.read().cells
+        before = {result.cell_id: result for result in results}
+        for result in settled(self.plan, results):
+            if result != before[result.cell_id]:
+                self.run.write_cell(result)
+            was, now_is = (r.verdict.state if r.verdict else None for r in (before[result.cell_id], result))
+            if was != now_is:
+                self.display.say(f"{result.cell_id}: {now_is}, with all tests of the sweep corrected together")
 
     def _groups(self) -> Iterator[tuple[DeploymentPlan, list[list[CellPlan]]]]:
         """Series of cells by deployment, in the order of the plan; finished ones only serve as baselines."""
@@ -163,14 +175,9 @@ class Sweep:
             if problem := self.run.damage(result):
                 self.display.say(f"{name}: asked again, {problem}")
                 return False
-            texts = cells.texts_of(self._records(result))
-            self.finished[name] = cells.Finished(result, tuple(self.run.read_judged(name)), texts)
+            self.finished[name] = cells.Finished.read(result, self.run)
             self.display.say(f"{name}: finished before this run was resumed")
         return True
-
-    def _records(self, result: CellResult) -> list[RequestRecord]:
-        reasoning = result.task is not None and result.task.score_reasoning
-        return [with_reasoning(record, reasoning) for record in self.run.read_requests(result.cell_id)]
 
     async def _deployment(self, plan: DeploymentPlan, wanted: Sequence[list[CellPlan]]) -> None:
         """Evaluate series of cells on one deployment; a fresh one where a series needs it, and after a fault or
@@ -188,8 +195,10 @@ class Sweep:
             try:
                 trusted = True
                 while left and trusted:
-                    trusted = await self._series(left.pop(0), deployment, plan, name)
+                    series = left.pop(0)
+                    trusted = await self._series(series, deployment, plan, name)
                     trusted = trusted and not (left and left[0][0].fresh)
+                    left[:0] = self._again(series)
             finally:
                 remains = await asyncio.shield(deployment.stop())
                 for what in remains:
@@ -218,15 +227,27 @@ class Sweep:
                 return False
         return trusted
 
+    def _again(self, series: Sequence[CellPlan]) -> list[list[CellPlan]]:
+        """Red cells once more: they come next, and on fresh servers, as no red deployment is trusted."""
+        red = [cell for cell in series if cell.rerun and self._state(cell.id) == "regression"]
+        for cell in red:
+            self.display.say(f"{cell.id}: red, so it is asked again on fresh servers")
+        return [[repetition(cell)] for cell in red]
+
+    def _state(self, cell_id: str) -> str | None:
+        finished = self.finished.get(cell_id)
+        return finished.result.verdict.state if finished and finished.result.verdict else None
+
     async def _cell(self, cell: CellPlan, deployment: Deployment, plan: DeploymentPlan, name: str) -> bool:
         """Evaluate one cell; True when its verdict leaves the deployment trusted."""
         baselines = {b: self.finished.get(b) for b in cell.baselines}
         task = self.tasks[cell.task.label]
-        finished = await cells.run_cell(cell, deployment, name, task, baselines, self.run, self.display)
+        finished = await cells.run_cell(
+            cell, deployment, name, task, baselines, self.run, self.display, self.tests_planned
+        )
         self.finished[cell.id] = finished
         self.display.say(f"{cell.id}: {in_a_line(finished.result)}")
-        state = finished.result.verdict.state if finished.result.verdict else None
-        return state in HEALTHY
+        return self._state(cell.id) in HEALTHY
 
     def _fail(self, cell: CellPlan, plan: DeploymentPlan, name: str, error: DeployError) -> None:
         self.run.write_cell(cells.failed(cell, plan, name, error))

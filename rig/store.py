@@ -141,8 +141,8 @@ class RunFolder:
         """Why a finished cell's files are not those that its result was made from; None where they are."""
         if result.task is None:
             return None
-        asked = sum(r.kind == "question" for r in self.read_requests(result.cell_id))
-        judged = len(self.read_judged(result.cell_id))
+        asked = sum(r.kind == "question" and r.repeat == 0 for r in self.read_requests(result.cell_id))
+        judged = sum(j.repeat == 0 for j in self.read_judged(result.cell_id))
         if asked == judged == result.task.n:
             return None
         return f"its files are damaged: {result.task.n} questions, {asked} whole records, {judged} judged"

@@ -1,6 +1,7 @@
 """From judged records, evidence and baselines to a verdict; pure.
 
-What each channel says is in `verdict_channels`; here it becomes one state, an exit code, a line.
+What each channel says is in `verdict_channels`, `verdict_damage` and `verdict_speed`, which tests they rest on in
+`verdict_tests`; here it becomes one state, an exit code, a line.
 """
 
 from __future__ import annotations
@@ -9,71 +10,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rig import stats
-from rig.errors import DeployError, RunError
+from rig.errors import DeployError
 from rig.planned import Expectation
-from rig.records import CellResult, Comparison, Gates, Judged, Reason, State, Verdict
-from rig.verdict_channels import accuracy, damage, errors, invalid, moved, otherwise_scored, transfers, unusable
+from rig.records import CellResult, Reason, State, Tested, Verdict
+from rig.segments import segment_text
+from rig.verdict_channels import accuracy, errors, moved, transfers
+from rig.verdict_damage import damage
+from rig.verdict_speed import speed
+from rig.verdict_tests import Tests, tests_of
+from rig.verdict_usable import invalid, otherwise_scored, unusable
+from rig.verdict_words import Found
 
 BAD_STATES = frozenset({"regression", "xpass"})
 UNJUDGED_STATES = frozenset({"failed", "invalid"})
 OPEN_STATES = frozenset({"no_baseline", "inconclusive"})
-
-
-def compare(
-    name: str,
-    candidate: Sequence[Judged],
-    baseline: Sequence[Judged],
-    candidate_texts: Mapping[str, str],
-    baseline_texts: Mapping[str, str],
-    gates: Gates,
-) -> Comparison:
-    """Hold a cell against the baseline `name`, question by question.
-
-    Questions that either side lacks or failed at are left out. `p_value` is one-sided exact McNemar of "no
-    drop"; `upper_drop` the bound at level 1 - alpha; `output_agreement` the share of pairs with equal texts;
-    `more_questions` is set where the result is open. Raises RunError when a side has a question twice.
-    """
-    mine, theirs = _by_question(candidate, "the cell"), _by_question(baseline, name)
-    pairs = [
-        sample
-        for sample, judged in mine.items()
-        if sample in theirs and judged.outcome != "error" and theirs[sample].outcome != "error"
-    ]
-    n = len(pairs)
-    if n == 0:
-        needed = stats.questions_needed(0, 0, 0, gates.max_accuracy_drop, gates.alpha)
-        more = needed.more if needed else None
-        return Comparison(name, None, None, None, 0, 0, 0, None, None, more_questions=more)
-    b = sum(1 for s in pairs if theirs[s].outcome == "correct" != mine[s].outcome)
-    c = sum(1 for s in pairs if mine[s].outcome == "correct" != theirs[s].outcome)
-    p_value = stats.mcnemar_no_drop(b, c)
-    upper = stats.drop_upper_bound(b, c, n, gates.alpha)
-    is_open = p_value > gates.alpha and upper is not None and upper >= gates.max_accuracy_drop
-    needed = stats.questions_needed(b, c, n, gates.max_accuracy_drop, gates.alpha) if is_open else None
-    both = [s for s in pairs if s in candidate_texts and s in baseline_texts]
-    equal = sum(1 for s in both if candidate_texts[s] == baseline_texts[s])
-    return Comparison(
-        baseline=name,
-        delta=(c - b) / n,
-        ci95=stats.paired_difference_interval(b, c, n),
-        p_value=p_value,
-        b=b,
-        c=c,
-        n=n,
-        min_detectable_drop=stats.min_detectable_drop(b, c, n, gates.alpha),
-        output_agreement=equal / len(both) if both else None,
-        upper_drop=upper,
-        more_questions=needed.more if needed else None,
-    )
-
-
-def _by_question(judged: Sequence[Judged], whose: str) -> dict[str, Judged]:
-    found = {j.sample_id: j for j in judged}
-    if len(found) < len(judged):
-        twice = next(s for s, k in Counter(j.sample_id for j in judged).items() if k > 1)
-        raise RunError(f"{whose} answered the question {twice} more than once: pairing needs one answer a question")
-    return found
 
 
 def decide(
@@ -103,11 +53,11 @@ def _state(result: CellResult, baselines: Mapping[str, CellResult | None]) -> tu
         return "failed", (_failure(result.failure or "no reason was recorded"),)
     if reasons := invalid(result):
         return "invalid", reasons
-    faults = {name: unusable(name, base) or otherwise_scored(name, base, result) for name, base in baselines.items()}
-    usable = {name: base for name, base in baselines.items() if base is not None and not faults[name]}
-    lost = tuple(reason for found in faults.values() for reason in found)
-    channels = [damage(result), transfers(result, usable), errors(result, usable)]
-    channels += [accuracy(result, c) for c in result.comparisons if c.baseline in usable]
+    usable, lost = _usable(result, baselines)
+    tests = Tests(result, usable)
+    channels = [damage(result, usable, tests), transfers(result, usable, tests), errors(result, usable, tests)]
+    channels += [accuracy(result, c, tests) for c in result.comparisons if c.baseline in usable]
+    channels += [speed(result, usable, tests), _where(result, usable)]
     by_state: dict[str, list[Reason]] = {}
     for found in channels:
         by_state.setdefault(found.state, []).extend(found.reasons)
@@ -127,6 +77,32 @@ def _state(result: CellResult, baselines: Mapping[str, CellResult | None]) -> tu
     if "inconclusive" in by_state:
         return "inconclusive", (*reasons, *proof)
     return ("improved" if "improved" in by_state else "pass"), (*reasons, *proof)
+
+
+def tests(result: CellResult, baselines: Mapping[str, CellResult | None]) -> tuple[Tested, ...]:
+    """The tests that can alarm in a cell, uncorrected; none where the run cannot speak about it."""
+    return () if result.status == "failed" or invalid(result) else tests_of(result, _usable(result, baselines)[0])
+
+
+def _usable(
+    result: CellResult, baselines: Mapping[str, CellResult | None]
+) -> tuple[dict[str, CellResult], tuple[Reason, ...]]:
+    """The baselines that a cell can be held against, and why the others cannot be used."""
+    faults = {name: unusable(name, base) or otherwise_scored(name, base, result) for name, base in baselines.items()}
+    usable = {name: base for name, base in baselines.items() if base is not None and not faults[name]}
+    return usable, tuple(reason for found in faults.values() for reason in found)
+
+
+def _where(result: CellResult, baselines: Mapping[str, CellResult]) -> Found:
+    """The parts of the requests that are hit more than the rest; they decide nothing by themselves."""
+    reasons = [
+        Reason("accuracy" if segment.of == "lost" else "errors" if segment.of == "error" else "damage", text, source)
+        for comparison in result.comparisons
+        if comparison.baseline in baselines
+        for segment in comparison.where
+        for text, source in [(segment_text(segment), f"pairs.{comparison.baseline}.jsonl")]
+    ]
+    return Found("note", tuple(dict.fromkeys(reasons)))
 
 
 def _alone(result: CellResult, reasons: tuple[Reason, ...]) -> tuple[State | None, tuple[Reason, ...]]:
@@ -163,9 +139,9 @@ def state_name(result: CellResult) -> str:
 def exit_code(results: Sequence[CellResult], strict: bool = False) -> int:
     """0 all as expected; 1 a `regression` or `xpass`; 3 a cell that could not be judged. 1 wins over 3.
 
-    Under `strict`, `no_baseline` and `inconclusive` count as not judged.
+    Under `strict`, `no_baseline` and `inconclusive` count as not judged. The repetition of a red cell does not count.
     """
-    names = {state_name(result) for result in results}
+    names = {state_name(result) for result in results if result.rerun_of is None}
     if names & BAD_STATES:
         return 1
     unjudged = UNJUDGED_STATES | {"not judged"} | (OPEN_STATES if strict else frozenset())
@@ -174,6 +150,7 @@ def exit_code(results: Sequence[CellResult], strict: bool = False) -> int:
 
 def sweep_summary(results: Sequence[CellResult]) -> str:
     """One line: how many cells ended in which state, and which ones need a look."""
+    results = [result for result in results if result.rerun_of is None]
     names = Counter(state_name(result) for result in results)
     line = f"{len(results)} cell{'' if len(results) == 1 else 's'}: "
     line += ", ".join(f"{k} {name}" for name, k in sorted(names.items())) or "nothing ran"

@@ -1,0 +1,45 @@
+"""Numbers and facts as words, the same in every reason of a verdict; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rig.records import Reason
+
+ChannelState = Literal["regression", "inconclusive", "improved", "pass", "note"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """One channel's word; `note` is worth knowing and decides nothing."""
+
+    state: ChannelState
+    reasons: tuple[Reason, ...] = ()
+
+
+def questions(k: int) -> str:
+    """`1 question`, `1,200 questions`."""
+    return f"{k:,} question{'' if k == 1 else 's'}"
+
+
+def classes(errors: Mapping[str, int]) -> str:
+    """Classes of errors, the most frequent first."""
+    return ", ".join(f"{name} {k}" for name, k in sorted(errors.items(), key=lambda item: (-item[1], item[0])))
+
+
+def points(share: float) -> str:
+    """A share in points of a hundred."""
+    return f"{100 * share:.2f} points"
+
+
+def bound(share: float, margin: str) -> str:
+    """A bound in points, with more digits where two would make it look equal to the margin."""
+    return f"{100 * share:.4f} points" if points(share) == margin else points(share)
+
+
+def sentence(text: str) -> str:
+    """Text with a capital and a full stop."""
+    capital = text[:1].upper() + text[1:]
+    return capital if capital.endswith((".", "!", "?")) else f"{capital}."
