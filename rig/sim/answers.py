@@ -1,7 +1,7 @@
 """What the simulated engine answers: the question a prompt ends with, its solution, and damaged ones. Pure.
 
-Known are the word problems and codes of `evals.tiny_hybrid.problems` (solved from their text, so any seed
-will do) and GSM8K's questions where a file of them is given.
+Known are the word problems of `evals.tiny_hybrid.problems` (solved from their text, so any seed will do), codes that
+the prompt states (its own and those of `evals.canaries`), and GSM8K's questions where a file of them is given.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _code(prompt: str, text: str, name: str) -> Question | None:
     if not stated:
         return None
     digits = stated[-1].replace(" ", "")
-    return Question(text, digits, f"The code of {name} is {' '.join(digits)}.\n#### {digits}", code=True)
+    return Question(text, digits, f"The code of {name} is {stated[-1]}.\n#### {digits}", code=True)
 
 
 def _with_mark(question: str, solution: str) -> Question | None:

@@ -102,6 +102,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         settings: dict[str, Any] | None = None,
         wait: bool = True,
         side_port: int | None = None,
+        control: Path | None = None,
     ) -> Sim:
         folder = tmp_path_factory.mktemp("sim")
         port, log = free_port(), folder / "log"
@@ -113,6 +114,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             "PDRIG_SIM_FAULTS": json.dumps(faults or []),
             "PDRIG_SIM_LEDGER": str(folder / "ledger.jsonl"),
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port or free_port()),
+            **({"PDRIG_FAULTS": str(control)} if control else {}),
         }
         with log.open("wb") as out:
             process = subprocess.Popen(words, env=env, stdout=out, stderr=subprocess.STDOUT)

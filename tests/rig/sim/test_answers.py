@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evals import canaries
 from evals.tiny_hybrid import problems
 from rig.sim import answers, tokens
 
@@ -76,3 +77,54 @@ def test_logprobs_are_finite_unequal_and_lower_where_damaged() -> None:
     assert top[0] == ("x", values[0])
     assert len({text for text, _ in top}) == 5
     assert [value for _, value in top] == sorted((value for _, value in top), reverse=True)
+
+
+@pytest.mark.parametrize("task", ["gsm-tiny", "gsm8k"])
+def test_canaries_are_answered_right_and_damaged_ones_are_wrong(task: str) -> None:
+    made = canaries.make_canaries(task, 60, "a cell", {"max_tokens": 96}, "completions")
+    codes = {canary.code: canary.sample.sample_id for canary in made}
+    for canary in made:
+        for prompt in (canary.sample.prompt, f"user: {canary.sample.prompt}\n\n"):
+            found = answers.recognise(prompt)
+            assert found is not None and found.code
+            said = answers.told(found, accuracy=0.0, noise=0.5, seed=0, asking=1).text
+            assert canaries.check(canary, said, codes)[0] == "right", "a code is copied, however weak the model"
+            assert canaries.check(canary, answers.wrong(found, "x"), codes)[0] == "wrong"
+
+
+def known(count: int) -> list[answers.Question]:
+    found = [answers.recognise(problems.ask(p.question)) for p in problems.distinct("test", 1, count)]
+    return [question for question in found if question is not None]
+
+
+def test_noise_is_the_share_of_answers_that_differ_from_one_asking_to_the_next() -> None:
+    questions = known(1500)
+    once, again = ([answers.told(q, 0.8, 0.1, 0, asking) for q in questions] for asking in (1, 2))
+    right = [[answers.is_right(q, t.text) for q, t in zip(questions, side, strict=True)] for side in (once, again)]
+    lost = sum(a and not b for a, b in zip(*right, strict=True))
+    won = sum(b and not a for a, b in zip(*right, strict=True))
+    # 1500 x 0.1 = 150 flips expected, half each way; 4 standard deviations either way.
+    assert 104 < lost + won < 196 and abs(lost - won) < 50
+    for a, b in zip(once, again, strict=True):
+        assert a.text == b.text or (a.text, a.rival) == (b.rival, b.text)
+    assert once == [answers.told(q, 0.8, 0.1, 0, 1) for q in questions]
+    quiet = [answers.told(q, 0.8, 0.0, 0, 1) for q in questions]
+    assert quiet == [answers.told(q, 0.8, 0.0, 0, 2) for q in questions] and not any(t.rival for t in quiet)
+
+
+def test_a_donor_has_another_answer_and_a_codes_is_a_code() -> None:
+    def code(name: str, digits: str) -> tuple[str, answers.Question]:
+        return name, answers.Question("What is the code of Ann?", digits, f"#### {digits}", code=True)
+
+    problem = ("p", answers.Question("How many?", "7", "#### 7"))
+    mine, first, second = code("mine", "123456"), code("first", "654321"), code("second", "415263")
+    assert answers.donor(mine[1], [mine, problem, first, second]) == first
+    assert answers.donor(mine[1], [mine, problem]) == problem
+    assert answers.donor(problem[1], [problem, second, first]) == second
+    assert answers.donor(problem[1], [problem]) is None
+    assert answers.donor(None, [problem]) == problem
+
+
+def test_tokens_of_a_near_tie_are_about_equally_likely() -> None:
+    values = [tokens.near_tie(piece, at, "k") for piece in "0123456789" for at in range(20)]
+    assert all(-0.705 < value < -0.693 for value in values)
