@@ -21,7 +21,6 @@ from rig.records import Accuracy, Counts, Gates, Outcome, Percentiles, TaskInfo,
 from rig.store import write_text
 
 SCHEMA = 1
-FOLDER = Path("results/baselines")
 DECIMALS = 6
 """Of figures in a file: more than any of them is worth, few enough to read."""
 
@@ -286,6 +285,20 @@ def pick(file: BaselineFile, path: str, name: str) -> Stored:
         if stored.name == name:
             return stored
     raise UsageError(f"{path}: has no baseline {name}; it has {_names(file.baselines)}")
+
+
+def choose(files: Mapping[str, BaselineFile], name: str) -> list[tuple[str, BaselineFile, list[Stored]]]:
+    """The baselines called `name`, or all those of the file called so; `files` by path. Raises UsageError."""
+    found = []
+    for path, file in files.items():
+        whole = name in (path, Path(path).name, Path(path).stem)
+        some = [s for s in file.baselines if whole or s.name == name]
+        if some:
+            found.append((path, file, some))
+    if not found:
+        known = ", ".join(s.name for file in files.values() for s in file.baselines) or "none are stored"
+        raise UsageError(f"no baseline is called {name}: {known}")
+    return found
 
 
 def _names(baselines: Sequence[Stored]) -> str:

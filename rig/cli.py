@@ -16,6 +16,7 @@ from evals.errors import EvalError
 from proxy.command import proxy_command
 from proxy.errors import ProxyError
 from rig import __version__
+from rig.cli_compare import baseline_command, compare_command
 from rig.errors import Interrupted, RigError, UsageError
 
 T = TypeVar("T")
@@ -177,6 +178,8 @@ def doctor(config: Path | None, data: Path | None) -> None:
 
 
 cli.add_command(proxy_command)
+cli.add_command(compare_command)
+cli.add_command(baseline_command)
 
 
 def _plan(config: Path, **options: Any) -> Any:

@@ -10,7 +10,7 @@ from rig import metrics, verdict
 from rig.compared import Compared, Held, SideSummary, Unmatched
 from rig.comparison import compare
 from rig.errors import RunError, UsageError
-from rig.matching import OBSERVING, Difference, decoding_differences, differences, nearest
+from rig.matching import OBSERVING, Difference, decoding_differences, differ_text, differences, nearest
 from rig.pairs import Side as PairSide
 from rig.pairs import make_pairs
 from rig.ratios import ratios, slow
@@ -103,15 +103,6 @@ def _no_partner(candidate: Sides, baseline: Sides, unmatched: Iterable[Unmatched
         f"{pair[0]} and {pair[1]}, which differ in {differ_text(closest.differences)}: give those two by name to see "
         "what the difference costs"
     )
-
-
-def differ_text(found: Iterable[Difference]) -> str:
-    """`async_scheduling (on here, off there), ...`."""
-    return ", ".join(f"{d.label} ({_value(d.candidate)} here, {_value(d.baseline)} there)" for d in found)
-
-
-def _value(value: object) -> str:
-    return "none" if value is None else "on" if value is True else "off" if value is False else f"{value}"
 
 
 def incomparable(candidate: Side, baseline: Side) -> str | None:

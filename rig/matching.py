@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -53,6 +53,15 @@ def task_differences(candidate: TaskInfo, baseline: TaskInfo) -> tuple[Differenc
     if candidate.n == baseline.n:
         mine["prompt_sha256"], theirs["prompt_sha256"] = candidate.prompt_sha256, baseline.prompt_sha256
     return differences(mine, theirs) + decoding_differences(candidate, baseline)
+
+
+def differ_text(found: Iterable[Difference]) -> str:
+    """`async_scheduling (on here, off there), ...`."""
+    return ", ".join(f"{d.label} ({_value(d.candidate)} here, {_value(d.baseline)} there)" for d in found)
+
+
+def _value(value: object) -> str:
+    return "none" if value is None else "on" if value is True else "off" if value is False else f"{value}"
 
 
 def _text(value: Any) -> str:
