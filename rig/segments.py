@@ -101,7 +101,10 @@ def find_segments(
     ]
     kept: list[tuple[_Part, Segment]] = []
     for part, segment in sorted(named, key=lambda found: (found[1].p_value, -found[1].hits)):
-        if not any(segment.of == s.of and _overlap(part, p) for p, s in kept):
+        same_count = [(p, s) for p, s in kept if s.of == segment.of]
+        # Whatever gathers hits in one place puts them after one another too: that says something only by itself.
+        follows = segment.value == _AFTER_HIT and bool(same_count)
+        if not follows and not any(_overlap(part, p) for p, _ in same_count):
             kept.append((part, segment))
     return tuple(segment for _, segment in kept)
 
@@ -185,7 +188,8 @@ def _tests(count: _Count) -> Iterator[tuple[_Part, Segment]]:
         n, rest_n = int(there.sum()), int(elsewhere.sum())
         if n and rest_n:
             hits, rest_hits = int((there & count.hit).sum()), int((elsewhere & count.hit).sum())
-            p = fisher_excess(hits, n, rest_hits, rest_n)
+            # A rate that is no higher needs no test: 1 is on the safe side.
+            p = fisher_excess(hits, n, rest_hits, rest_n) if hits * rest_n > rest_hits * n else 1.0
             yield part, Segment(part.axis, part.value, count.of, hits, n, rest_hits, rest_n, p, p)
 
 
