@@ -237,7 +237,7 @@ def conclude(
             require_same_prompts(side, base.side, name)
             pairs = make_pairs(side, base.side, block_size, in_flight=[*gathered.warm, *records])
             run.write_pairs(cell.id, name, pairs)
-            comparisons.append(_comparison(name, cell, pairs, finished, base, canaries, early))
+            comparisons.append(_comparison(name, cell, pairs, finished, base, canaries, early, block_size))
     floor = None
     if finished.noise is not None:
         run.write_pairs(cell.id, ITSELF, finished.noise)
@@ -261,6 +261,7 @@ def _comparison(
     base: Finished,
     canaries: Sequence[JudgedCanary],
     early: EarlyStop | None,
+    block_size: int | None,
 ) -> Comparison:
     gated = base.result.kind == mine.result.kind
     return compare(
@@ -272,6 +273,7 @@ def _comparison(
         decider=None if early is None else early.deciders[name],
         ratios=ratios(mine.first(), base.first(), cell.gates, gated, cell.seed),
         slow=slow(mine.first(), base.first(), cell.gates) if gated else (),
+        block_size=block_size,
     )
 
 

@@ -22,6 +22,7 @@ def compare(
     decider: Sequential | None = None,
     ratios: Sequence[Ratio] = (),
     slow: Sequence[Slow] = (),
+    block_size: int | None = None,
 ) -> Comparison:
     """Hold a cell against the baseline `name`, question by question.
 
@@ -29,7 +30,7 @@ def compare(
     over all repeats that both sides have; `upper_drop` the bound at level 1 - alpha. `noise` are the pairs of the
     baseline with itself: without them divergence has no threshold. `decider` is what an evaluation that may have
     stopped early saw: its anytime-valid figures stand in place of those two then. `more_questions` is set where the
-    result is open.
+    result is open. `block_size` is the engine's, in tokens.
     """
     first = [p for p in pairs if p.repeat == 0 and "error" not in (p.outcome, p.baseline_outcome)]
     threshold = None if noise is None else divergence.threshold([p.shift for p in noise if p.shift is not None])
@@ -45,7 +46,7 @@ def compare(
         output_agreement=None,
         first_divergence=divergence.summarise([p for p in pairs if p.repeat == 0], threshold),
         repeats=1 + max((p.repeat for p in pairs), default=0),
-        where=find_segments(pairs, canaries, threshold, gates.alpha),
+        where=find_segments(pairs, canaries, threshold, gates.alpha, block_size),
         ratios=tuple(ratios),
         slow=tuple(slow),
     )

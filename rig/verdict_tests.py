@@ -33,7 +33,7 @@ class Tests:
         test = self._tests[name]
         corrected = test.p_adjusted
         after = "" if corrected is None else f", {p_text(corrected)} after correction for all tests of the sweep"
-        return f"{method} {p_text(test.p_value)}{after}; level {self._alpha:g}"
+        return f"{method} {p_text(test.p_value)}{after}, level {self._alpha:g}"
 
 
 def p_text(p: float) -> str:

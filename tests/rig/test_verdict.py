@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rig import stats
-from rig.errors import RunError, ServerDied
+from rig.comparison import compare
+from rig.errors import ServerDied
 from rig.planned import Expectation
 from rig.records import (
     Canaries,
@@ -18,15 +18,14 @@ from rig.records import (
     Evidence,
     Finding,
     Gates,
-    Judged,
+    Pair,
     Reason,
     State,
     Verdict,
 )
-from rig.verdict import compare, decide, exit_code, failed, state_name, sweep_summary
+from rig.verdict import decide, exit_code, failed, state_name, sweep_summary
 
 MakeResult = Callable[..., CellResult]
-MakeJudged = Callable[..., list[Judged]]
 GATES = Gates()
 XFAIL = Expectation("KV is zeroed after arrival", "vllm #42182")
 MOVED = Evidence(True, transfers=400, failed=0, expired=0)
@@ -34,9 +33,17 @@ MOVED = Evidence(True, transfers=400, failed=0, expired=0)
 
 def versus(b: int, c: int, n: int = 400, name: str = "mono", gates: Gates = GATES) -> Comparison:
     """A comparison in which the baseline alone got b right, the cell alone c."""
-    mine = [Judged("", f"q{i}", "s", None, None, "wrong" if i < b else "correct") for i in range(n)]
-    theirs = [Judged("", f"q{i}", "s", None, None, "wrong" if b <= i < b + c else "correct") for i in range(n)]
-    return compare(name, mine, theirs, {}, {}, gates)
+    pairs = [
+        Pair(
+            f"q{i}",
+            f"r{i}",
+            f"s{i}",
+            "wrong" if i < b else "correct",
+            "wrong" if b <= i < b + c else "correct",
+        )
+        for i in range(n)
+    ]
+    return compare(name, pairs, gates)
 
 
 def judge(
@@ -50,48 +57,6 @@ def judge(
 @pytest.fixture
 def mono(make_result: MakeResult) -> CellResult:
     return make_result("mono", kind="monolithic")
-
-
-# compare
-
-
-def test_pairs_by_question(make_judged: MakeJudged) -> None:
-    found = compare("mono", make_judged(10, wrong=[1, 2, 3]), make_judged(10, wrong=[3, 4]), {}, {}, GATES)
-    assert (found.b, found.c, found.n) == (2, 1, 10)
-    assert found.delta == pytest.approx(-0.1)
-    assert found.p_value == pytest.approx(stats.mcnemar_no_drop(2, 1))
-    assert found.ci95 == stats.paired_difference_interval(2, 1, 10)
-    assert found.upper_drop == stats.drop_upper_bound(2, 1, 10, 0.05)
-    assert found.more_questions and found.output_agreement is None
-
-
-def test_errors_on_either_side_leave_the_pair_out(make_judged: MakeJudged) -> None:
-    mine, theirs = make_judged(10, wrong=[0], failed=[1, 2]), make_judged(12, wrong=[1], failed=[3])
-    found = compare("mono", mine, theirs, {}, {}, GATES)
-    assert (found.b, found.c, found.n) == (1, 0, 7)
-
-
-def test_order_does_not_matter(make_judged: MakeJudged) -> None:
-    mine, theirs = make_judged(30, wrong=[1, 2]), make_judged(30, wrong=[3])
-    forward = compare("mono", mine, theirs, {}, {}, GATES)
-    assert compare("mono", mine[::-1], theirs, {}, {}, GATES) == forward
-
-
-def test_agreement_is_the_share_of_equal_texts(make_judged: MakeJudged) -> None:
-    mine, theirs = {"q0": "a", "q1": "b", "q2": "c"}, {"q0": "a", "q1": "x", "q3": "d", "q9": "z"}
-    found = compare("mono", make_judged(4), make_judged(4), mine, theirs, GATES)
-    assert found.output_agreement == 0.5
-
-
-def test_nothing_in_common_is_missing_not_zero(make_judged: MakeJudged) -> None:
-    found = compare("mono", make_judged(3, failed=[0, 1, 2]), make_judged(3), {}, {}, GATES)
-    assert (found.n, found.delta, found.p_value, found.upper_drop) == (0, None, None, None)
-    assert found.more_questions == 149
-
-
-def test_a_question_asked_twice_cannot_be_paired(make_judged: MakeJudged) -> None:
-    with pytest.raises(RunError, match="mono answered the question q0 more than once"):
-        compare("mono", make_judged(2), make_judged(2) + make_judged(1), {}, {}, GATES)
 
 
 # decide: accuracy
