@@ -106,6 +106,51 @@ def test_failures_and_expiries_are_counted_over_all_instances_and_said() -> None
     }
 
 
+def test_a_failed_notification_is_one_failure_though_two_series_count_it() -> None:
+    assert judge(GOOD | {c.FAILED_TRANSFERS: 2, c.FAILED_NOTIFICATIONS: 1}).failed == 2
+    assert judge(GOOD | {c.FAILED_TRANSFERS: None}).failed is None
+
+
+def test_a_read_of_blocks_that_were_given_up_is_damage() -> None:
+    [found] = judge(GOOD, prefill={c.LATE_READS: 2}).findings
+    assert (found.channel, found.severity) == ("transfer", "damage") and found.text.startswith("2 reads")
+
+
+@pytest.mark.parametrize("kind", ["disaggregated", "monolithic"])
+def test_kv_that_is_not_given_back_is_a_finding(kind: str) -> None:
+    before, after = readings({c.KV_USAGE: 0.25}), readings(GOOD | {c.KV_USAGE: 0.375})
+    if kind == "monolithic":
+        found = evidence.monolithic(before, after)
+    else:
+        found = evidence.disaggregated(SHAPE, before, after, RECORDS, LEGS)
+    assert [f.text for f in found.findings] == ["decode-0: 12.5 % of the KV cache was not given back after the run"]
+    assert found.findings[0].channel == "transfer"
+    assert evidence.monolithic(after, before).findings == ()
+
+
+def test_blocks_that_decode_keeps_for_the_next_turn_are_no_leak() -> None:
+    keeps = replace(SHAPE, decode_keeps=True)
+    after = GOOD | {c.KV_USAGE: 0.5}
+    assert judge(after, keeps).findings == ()
+    assert len(judge(after, keeps, prefill={c.KV_USAGE: 0.5}).findings) == 1
+
+
+def test_a_multi_connector_is_proved_by_its_nixl_child() -> None:
+    both = Shape("MultiConnector", 1, 1, ("NixlConnector", "OffloadingConnector"))
+    assert judge(GOOD, both).pd_exercised is True
+    assert judge(GOOD | {c.BYTES_COUNT: 1}, both).pd_exercised is False
+    loaded = judge(GOOD | {c.OFFLOAD_LOADED: 4096}, both)
+    assert [f.text for f in loaded.findings] == ["decode-0 loaded 4,096 bytes of KV from its own offload storage"]
+    assert judge(GOOD, replace(both, inside=("OffloadingConnector",))).pd_exercised is None
+
+
+def test_a_series_that_begins_with_the_first_load_counts_from_nothing() -> None:
+    both = Shape("MultiConnector", 1, 1, ("NixlConnector", "OffloadingConnector"))
+    after = readings(GOOD | {c.OFFLOAD_LOADED: 7})
+    found = evidence.disaggregated(both, readings({c.OFFLOAD_LOADED: None}), after, RECORDS, LEGS)
+    assert "loaded 7 bytes" in found.findings[0].text
+
+
 def test_a_missing_series_is_none_and_said() -> None:
     found = judge(GOOD | {c.EXPIRED: None})
     assert found.expired is None
@@ -115,7 +160,7 @@ def test_a_missing_series_is_none_and_said() -> None:
 def test_an_unknown_connector_is_not_guessed_at() -> None:
     found = judge(GOOD, replace(SHAPE, connector="SomeConnector"))
     assert found.pd_exercised is None
-    assert found.findings[0].severity == "invalid"
+    assert found.findings[0].severity == "invalid" and "known are NixlConnector" in found.findings[0].text
 
 
 def test_an_instance_that_cannot_be_read_is_invalid() -> None:

@@ -49,6 +49,16 @@ def test_an_error_is_never_a_wrong_answer(make_record: Record) -> None:
     assert set(by_scorer.values()) == {"error"}
 
 
+@pytest.mark.parametrize("text", ["#### 18", "#### 7"])
+def test_a_tainted_answer_is_neither_right_nor_wrong(make_record: Record, text: str) -> None:
+    records = [make_record("q", text=text), make_record("p")]
+    taints = {"r-q": ("expired_lease", "stale_blocks"), "elsewhere": ("foreign_engine",)}
+    tainted, other = judge(records, {"q": "#### 18", "p": "#### 18"}, SCORERS, "robust", taints)
+    assert (tainted.outcome, tainted.answer, tainted.tainted) == ("error", None, ("expired_lease", "stale_blocks"))
+    assert set(tainted.by_scorer.values()) == {"error"}
+    assert (other.outcome, other.tainted) == ("correct", ())
+
+
 def test_a_success_without_text_is_an_error(make_record: Record) -> None:
     assert one(make_record("q", text=None))[0] == "error"
 
