@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from rig.series import RUNNING, WAITING, Reading, parse, still_held
+from rig.series import RUNNING, WAITING, Reading, block_size, parse, still_held
 
 READ_TIMEOUT_S = 10.0
 SETTLE_READS = 40
@@ -67,7 +67,8 @@ async def _read(client: httpx.AsyncClient, sources: Iterable[Source]) -> tuple[R
         try:
             response = await client.get(source.metrics_url)
             response.raise_for_status()
-            return Reading(source.instance, source.role, parse(response.text))
+            text = response.text
+            return Reading(source.instance, source.role, parse(text), block_size=block_size(text))
         except (httpx.HTTPError, ValueError) as error:
             return Reading(source.instance, source.role, missing=f"{type(error).__name__}: {error}")
 

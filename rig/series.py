@@ -22,6 +22,7 @@ SUCCESS = "vllm:request_success_total"
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 KV_USAGE = "vllm:kv_cache_usage_perc"
+CACHE_CONFIG = "vllm:cache_config_info"
 SHARE_RESOLUTION = 1e-6
 """Shares of the KV cache that differ by less are equal: less than a block of a cache of a million."""
 
@@ -47,12 +48,16 @@ WATCHED = (
 
 @dataclass(frozen=True)
 class Reading:
-    """Counters of one instance at one moment; `missing` is why there are none at all."""
+    """Counters of one instance at one moment; `missing` is why there are none at all.
+
+    `block_size` is the tokens of a block of its KV cache.
+    """
 
     instance: str
     role: str
     values: dict[str, float | None] = field(default_factory=dict)
     missing: str | None = None
+    block_size: int | None = None
 
 
 def parse(text: str) -> dict[str, float | None]:
@@ -65,6 +70,23 @@ def parse(text: str) -> dict[str, float | None]:
             if name in found:
                 found[name] = (found[name] or 0.0) + sample.value
     return found
+
+
+def block_size(text: str) -> int | None:
+    """Tokens a block of the KV cache holds, by the exposition of an engine; None where it says nothing, or two things.
+
+    vLLM's label is the smallest block of the groups of layers whose blocks can be shared by prefix, as the workers
+    settled it: a hybrid model's is the attention layers' (vllm/v1/engine/core.py, `_initialize_kv_caches`), in tokens
+    of one rank of decode context parallelism.
+    """
+    lines = "\n".join(line for line in text.splitlines() if line.startswith(CACHE_CONFIG))
+    found = {
+        sample.labels.get("block_size", "")
+        for family in text_string_to_metric_families(lines)
+        for sample in family.samples
+    }
+    said = found.pop() if len(found) == 1 else ""
+    return int(said) if said.isdecimal() and int(said) > 0 else None
 
 
 def still_held(before: Sequence[Reading], after: Sequence[Reading]) -> dict[str, float]:

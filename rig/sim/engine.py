@@ -55,7 +55,7 @@ class Engine:
         self.options, self.settings = options, settings
         self.planted = Planted(settings.faults)
         self.controlled = Controlled(env, recompute=options.kv is not None and options.kv.policy == "recompute")
-        self.metrics = Metrics(options.served_names[0], nixl=options.kv is not None)
+        self.metrics = Metrics(options.served_names[0], options.kv is not None, options.block_size)
         self.tickets: Tickets | None = None
         self.reader: Reader | None = None
         if options.kv:

@@ -60,10 +60,22 @@ class Histogram:
         return lines
 
 
+class Info:
+    """Settings of the engine as labels of a gauge that is always 1; it has no model's name."""
+
+    def __init__(self, name: str, help_: str, **settings: object) -> None:
+        self.name, self.help, self.settings = name, help_, settings
+
+    def lines(self, _: str) -> list[str]:
+        labels = ",".join(f'{key}="{value}"' for key, value in {**self.settings, "engine": 0}.items())
+        head = [f"# HELP {self.name} {self.help}", f"# TYPE {self.name} gauge"]
+        return [*head, f"{self.name}{{{labels}}} 1.0"]
+
+
 class Metrics:
     """The series of one server. Times in seconds."""
 
-    def __init__(self, model_name: str, nixl: bool) -> None:
+    def __init__(self, model_name: str, nixl: bool, block_size: int) -> None:
         self._labels = f'model_name="{model_name}",engine="0"'
         self.running = Series("vllm:num_requests_running", "gauge", "Requests that are being computed.")
         self.waiting = Series("vllm:num_requests_waiting", "gauge", "Requests that wait to be computed.")
@@ -92,7 +104,8 @@ class Metrics:
         self.late_notes = Series(
             "vllm:nixl_num_notifications_after_expiry", "counter", "Notifications for requests no longer held."
         )
-        self._series: list[Series | Histogram] = [
+        self._series: list[Series | Histogram | Info] = [
+            Info("vllm:cache_config_info", "Settings of the KV cache.", block_size=block_size),
             self.running,
             self.waiting,
             self.kv_usage,

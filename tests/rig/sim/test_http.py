@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from rig.series import block_size
+
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:
     lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
@@ -101,6 +103,10 @@ def test_other_endpoints(decode: Any) -> None:
     assert decode.client.get("/nowhere").status_code == 404
     assert decode.client.get("/v1/completions").status_code == 405
     assert decode.client.post("/v1/completions", content=b"{").status_code == 400
+
+
+def test_the_block_size_is_told_as_vllm_tells_it(decode: Any) -> None:
+    assert block_size(decode.client.get("/metrics").text) == 16
 
 
 def test_a_large_body_is_taken(decode: Any) -> None:
