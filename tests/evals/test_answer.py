@@ -95,3 +95,67 @@ def test_reasoning_that_came_to_an_end_without_an_answer_is_empty() -> None:
     with pytest.raises(BadAnswer) as refused:
         answer.check(streamed=False)
     assert refused.value.error.error_class == "empty"
+
+
+def completion_event(text: str, ids: list[int], values: list[Any], finish: str | None = None) -> bytes:
+    """A chunk of vLLM 0.32's completions with return_token_ids and logprobs, as many tokens as it held back."""
+    logprobs = {
+        "text_offset": [0] * len(ids),
+        "token_logprobs": values,
+        "tokens": ["t"] * len(ids),
+        "top_logprobs": [{"t": value} for value in values],
+    }
+    return orjson.dumps(
+        {"choices": [{"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish, "token_ids": ids}]}
+    )
+
+
+def chat_event(text: str, ids: list[int], values: list[Any], finish: str | None = None) -> bytes:
+    """A chunk of vLLM 0.32's chat; a token without a logprob is sent without the field."""
+    content = [{"token": "t", "bytes": [116]} | ({} if v is None else {"logprob": v}) for v in values]
+    choice = {"index": 0, "delta": {"content": text} if text else {}, "logprobs": {"content": content}}
+    return orjson.dumps({"choices": [choice | {"finish_reason": finish, "token_ids": ids}]})
+
+
+def whole(event: bytes) -> bytes:
+    """The body of an answer that is not streamed, of one chunk with all its tokens."""
+    data = orjson.loads(event)
+    for choice in data["choices"]:
+        if "delta" in choice:
+            choice["message"] = {"role": "assistant", "content": None, **choice.pop("delta")}
+    return orjson.dumps(data)
+
+
+EVENTS = pytest.mark.parametrize("event", [completion_event, chat_event])
+
+
+@EVENTS
+def test_ids_and_logprobs_go_on_where_text_is_held_back_or_cut(event: Any) -> None:
+    """Chunks hold no, one or several tokens; the tokens of a stop string are in the ids and not in the text."""
+    answer = Answer("decode")
+    for n, data in enumerate(
+        [
+            event("", [5], [-0.1]),
+            event(" 3 +", [6, 7], [-0.2, -0.3]),
+            event(" 4", [], []),
+            event("", [8, 9, 10], [-0.4, -0.5, -0.6], "stop"),
+        ]
+    ):
+        answer.add_event(data, float(n))
+    assert answer.text == " 3 + 4"
+    assert answer.token_ids == (5, 6, 7, 8, 9, 10)
+    assert answer.logprobs == (-0.1, -0.2, -0.3, -0.4, -0.5, -0.6)
+    body = Answer("decode")
+    body.add_body(whole(event(" 3 + 4", [5, 6, 7, 8, 9, 10], [-0.1, -0.2, -0.3, -0.4, -0.5, -0.6], "stop")))
+    assert (body.text, body.token_ids, body.logprobs) == (answer.text, answer.token_ids, answer.logprobs)
+
+
+@EVENTS
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_logprobs_with_one_left_out_are_none_and_the_answer_stands(event: Any, at: int) -> None:
+    """NaN, which damage can bring, is null in a completion; the rest would stand beside the wrong tokens."""
+    values = [-0.1, -0.2, -0.3]
+    answer = Answer("decode")
+    for n, value in enumerate(values):
+        answer.add_event(event("a", [n], [None if n == at else value]), float(n))
+    assert (answer.text, answer.token_ids, answer.logprobs) == ("aaa", (0, 1, 2), None)

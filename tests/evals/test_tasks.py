@@ -85,6 +85,28 @@ def test_parameters(small: Path) -> None:
     assert task.prompt_sha256 != build_task("gsm8k", data=small).prompt_sha256
 
 
+@pytest.mark.parametrize(
+    ("divergence", "endpoint", "more"),
+    [
+        ("off", "completions", {}),
+        ("tokens", "completions", {"return_token_ids": True}),
+        ("tokens", "chat", {"return_token_ids": True}),
+        ("logprobs", "completions", {"return_token_ids": True, "logprobs": 1}),
+        ("logprobs", "chat", {"return_token_ids": True, "logprobs": True}),
+    ],
+)
+def test_token_ids_and_logprobs_are_asked_for(divergence: Any, endpoint: Any, more: dict[str, Any]) -> None:
+    plain = build_task("gsm-tiny", limit=1, endpoint=endpoint)
+    task = build_task("gsm-tiny", limit=1, endpoint=endpoint, divergence=divergence)
+    assert task.params == {**plain.params, **more}
+    assert task.prompt_sha256 == plain.prompt_sha256
+
+
+def test_parameters_win_over_what_divergence_asks_for() -> None:
+    task = build_task("gsm-tiny", limit=1, divergence="logprobs", params={"logprobs": 5, "return_token_ids": None})
+    assert task.params["logprobs"] == 5 and "return_token_ids" not in task.params
+
+
 def test_chat_sends_no_stop_words_of_its_own(small: Path) -> None:
     task = build_task("gsm8k", data=small, endpoint="chat")
     assert task.endpoint == "chat" and "stop" not in task.params
