@@ -94,17 +94,23 @@ def sweep(
 
 @cli.command()
 @click.argument("run", type=PATH)
-@click.option("--format", "form", type=click.Choice(["table", "md"]), default="table")
-def report(run: Path, form: str) -> None:
-    """Print the report of a stored RUN."""
-    from rig.report.markdown import format_markdown
-    from rig.store import RunFolder
+@click.option("--format", "form", type=click.Choice(["table", "md", "html", "junit", "csv"]), default="table")
+@click.option("--out", type=PATH, metavar="FILE", help="Write it there in place of standard output.")
+@click.option("--strict", is_flag=True, help="JUnit: a cell that is undecided or has no baseline is a failure.")
+def report(run: Path, form: str, out: Path | None, strict: bool) -> None:
+    """Print the report of a stored RUN, or write it to a file."""
+    from rig.reporting import format_report
+    from rig.store import RunFolder, write_text
 
     folder = RunFolder.open(run)
-    if form == "md":
-        click.echo(format_markdown(folder.read(), str(folder.path)))
-    else:
+    if form == "table" and out is None:
         _show(folder)
+        return
+    text = _table(folder) if form == "table" else format_report(folder, form, strict)
+    if out is None:
+        click.echo(text, nl=not text.endswith("\n"))
+    else:
+        write_text(out, text if text.endswith("\n") else text + "\n")
 
 
 @cli.command()
@@ -191,11 +197,14 @@ def _plan(config: Path, **options: Any) -> Any:
 
 
 def _show(folder: Any) -> None:
+    terminal = sys.stdout.isatty()
+    click.echo(_table(folder, shutil.get_terminal_size().columns if terminal else TABLE_WIDTH, terminal))
+
+
+def _table(folder: Any, width: int = TABLE_WIDTH, color: bool = False) -> str:
     from rig.report.table import format_table
 
-    terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if terminal else TABLE_WIDTH
-    click.echo(format_table(folder.read(), str(folder.path), width=width, color=terminal))
+    return format_table(folder.read(), str(folder.path), width=width, color=color)
 
 
 def _interruptible(work: Coroutine[Any, Any, T]) -> T:

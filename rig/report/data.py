@@ -1,0 +1,68 @@
+"""What a report of single requests is made from: the results of a run, and the records of each cell; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from evals.records import RequestRecord
+from rig.pairs import Side, make_pairs
+from rig.records import CellResult, Judged, JudgedCanary, Pair, RunResult
+
+ITSELF = "itself"
+"""The name under which a baseline's pairs with its own second asking are kept: the noise floor."""
+
+
+@dataclass(frozen=True)
+class CellData:
+    """The requests of one cell: raw, judged, held against each baseline by its name, and canaries."""
+
+    records: Sequence[RequestRecord] = ()
+    judged: Sequence[Judged] = ()
+    pairs: Mapping[str, Sequence[Pair]] = field(default_factory=dict)
+    canaries: Sequence[JudgedCanary] = ()
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run with the requests of its cells, by cell id; a cell that asked nothing may be absent."""
+
+    results: RunResult
+    cells: Mapping[str, CellData] = field(default_factory=dict)
+
+    def cell(self, cell_id: str) -> CellData:
+        return self.cells.get(cell_id) or CellData()
+
+    def pairs(self, result: CellResult) -> dict[str, Sequence[Pair]]:
+        """Pairs of a cell by baseline, in the order of its comparisons; then those with itself.
+
+        Where a run has none on disk they are made from the judged questions of both cells, without what
+        only the engines know (tokens, who served it).
+        """
+        stored = self.cell(result.cell_id).pairs
+        names = [c.baseline for c in result.comparisons]
+        names += [name for name in stored if name not in names]
+        found = {name: stored[name] if name in stored else self._paired(result.cell_id, name) for name in names}
+        return {name: pairs for name, pairs in found.items() if pairs}
+
+    def _paired(self, cell_id: str, baseline: str) -> list[Pair]:
+        mine, theirs = self.cell(cell_id), self.cell(baseline)
+        return make_pairs(_side(mine), _side(theirs), None, mine.records)
+
+
+def _side(cell: CellData) -> Side:
+    return Side(cell.judged, [record for record in cell.records if record.kind == "question"])
+
+
+def arrival(records: Sequence[RequestRecord]) -> dict[str, int]:
+    """The place of each question in order of arrival, from 0, by request id."""
+    questions = sorted((r for r in records if r.kind == "question"), key=lambda r: (r.t_submit, r.request_id))
+    return {record.request_id: i for i, record in enumerate(questions)}
+
+
+def first_difference(one: str, other: str) -> int | None:
+    """The first character at which two texts differ; None where they are equal."""
+    if one == other:
+        return None
+    shorter = min(len(one), len(other))
+    return next((i for i in range(shorter) if one[i] != other[i]), shorter)

@@ -1,0 +1,79 @@
+"""A run as one HTML file that opens offline: overview, charts, every request; pure.
+
+Style and script are package data and stand in the file; it loads nothing. A content security policy admits
+that one script alone, so no text of a model can run, whatever it holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from importlib import resources
+from string import Template
+
+from rig.metrics import METRIC_FORMULAS
+from rig.records import RunResult
+from rig.report import rows
+from rig.report.data import RunData
+from rig.report.html_cell import cell_section
+from rig.report.html_charts import over_concurrency
+from rig.report.html_data import embedded, requests_data
+from rig.report.html_grid import accuracies, grids
+from rig.report.html_svg import escape, table, tag
+from rig.verdict import sweep_summary
+
+
+def format_html(data: RunData) -> str:
+    """The whole page. The same results and requests give the same bytes."""
+    run = data.results
+    style, script = _asset("report.css"), _asset("report.js")
+    cells = "".join(cell_section(data, i) for i in range(len(run.cells)))
+    values = {
+        "title": escape(f"{run.info.name} {run.info.run_id}"),
+        "style": style,
+        "script": script,
+        "style_hash": _digest(style),
+        "script_hash": _digest(script),
+        "heading": escape(rows.heading(run)),
+        "summary": escape(sweep_summary(run.cells)),
+        "warmup": escape(rows.warmup_text(run.cells)),
+        "grids": grids(run.cells) or tag("p", "Nothing ran."),
+        "accuracy": accuracies(run.cells),
+        "speed": tag("div", "".join(over_concurrency(run.cells)), class_="charts"),
+        "cells": cells,
+        "provenance": _provenance(run),
+        "data": embedded(requests_data(data)).decode(),
+    }
+    return Template(_asset("report.html")).substitute(values)
+
+
+def _provenance(run: RunResult) -> str:
+    info = run.info
+    facts = {
+        "run": info.run_id,
+        "command": " ".join(info.argv),
+        "started": info.started,
+        "ended": info.ended or "not finished",
+    }
+    facts |= {**info.versions, **rows.flat(info.host), **rows.flat(info.git or {}, "git ")}
+    parts = [table(["what", "value"], [[name, text] for name, text in facts.items()])]
+    if info.notes:
+        parts.append(tag("ul", "".join(tag("li", escape(note)) for note in info.notes)))
+    found = [rows.flat(reference) for reference in run.reference]
+    names = list(dict.fromkeys(name for row in found for name in row))
+    if names:
+        parts += [tag("h3", "Reference"), table(names, [[row.get(n, rows.MISSING) for n in names] for row in found])]
+    config = tag("summary", escape(info.config_file)) + tag("pre", escape(info.config_text))
+    formulas = table(["figure", "how it is counted"], [[n, formula] for n, formula in METRIC_FORMULAS.items()])
+    return "".join([*parts, tag("details", config, class_="inner"), tag("h3", "How it is counted"), formulas])
+
+
+@cache
+def _asset(name: str) -> str:
+    return resources.files("rig.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """What a content security policy calls a script or style by: of the text between its tags."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,164 @@
+"""The section of one cell in the HTML report: reasons, figures, charts, timeline, commands; pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from rig.records import CellResult, Comparison, Evidence
+from rig.report import rows
+from rig.report.data import ITSELF, RunData
+from rig.report.html_charts import by_order, distributions, first_divergence
+from rig.report.html_grid import anchor, state_badge
+from rig.report.html_svg import escape, table, tag
+from rig.report.html_timeline import timeline
+from rig.report.junit import reproduce
+from rig.verdict import BAD_STATES, OPEN_STATES, UNJUDGED_STATES, state_name
+
+
+def cell_section(data: RunData, number: int) -> str:
+    """A cell, open where it needs a look."""
+    cell = data.results.cells[number]
+    state = state_name(cell)
+    look = state in BAD_STATES | UNJUDGED_STATES | OPEN_STATES | {"not judged"}
+    head = tag("summary", tag("h3", f"{escape(cell.cell_id)} {state_badge(cell)}"))
+    parts = [head, _reasons(data, cell), _facts(cell), _comparisons(cell), _charts(data, cell), _latencies(cell)]
+    parts += [_findings(cell.evidence), _commands(cell)]
+    if data.cell(cell.cell_id).records:
+        parts.insert(2, tag("button", "Show its requests", type="button", class_="show", data_cell=str(number)))
+    opened = {"open": ""} if look else {}
+    return tag("details", "".join(parts), class_="cell", id=anchor(number), **opened)
+
+
+def _reasons(data: RunData, cell: CellResult) -> str:
+    reasons = [rows.reason_text(reason) for reason in (cell.verdict.reasons if cell.verdict else ())]
+    if cell.failure and not any(cell.failure in reason for reason in reasons):
+        reasons.append(cell.failure)
+    out = tag("ul", "".join(tag("li", escape(reason)) for reason in reasons), class_="reasons") if reasons else ""
+    if cell.rerun_of:
+        out += tag("p", f"Asked again, on fresh servers, for {tag('code', escape(cell.rerun_of))}.")
+    again = tag("p", f"Run it again: {tag('code', escape(reproduce(data.results, cell)))}", class_="again")
+    return out + again
+
+
+def _facts(cell: CellResult) -> str:
+    facts = {"served": "whole" if cell.kind == "monolithic" else "P/D"}
+    facts |= {n.replace("_", " "): rows.label_text(v) for n, v in cell.labels.items() if v is not None}
+    facts |= {"accuracy": rows.accuracy_text(cell), "invalid": rows.invalid_text(cell.counts)}
+    facts["errors"] = rows.errors_text(cell.counts)
+    if scorers := rows.scorers_text(cell):
+        facts["by scorer"] = scorers
+    if told := rows.requests_text(cell):
+        facts["requests"] = told
+    if t := cell.throughput:
+        facts |= {"requests/s": rows.number(t.requests_per_s), "output tokens/s": rows.number(t.output_tokens_per_s)}
+        facts["duration"] = f"{t.duration_s:.1f} s"
+    if cell.warmup_requests is not None:
+        facts["warm-up requests"] = str(cell.warmup_requests)
+    if s := cell.sequential:
+        facts["asked"] = f"{s.asked} of {s.planned} planned" + (f", decided as {s.decided}" if s.decided else "")
+    if r := cell.repeats:
+        facts["repeats"] = f"{r.times} times; {r.wrong_any} of {r.n} wrong at least once, {r.flipped} changed"
+    if e := cell.evidence:
+        facts |= _evidence(e)
+    pairs = "".join(tag("div", tag("dt", escape(k)) + tag("dd", escape(v))) for k, v in facts.items())
+    return tag("dl", pairs, class_="pairs")
+
+
+def _evidence(e: Evidence) -> dict[str, str]:
+    known = {
+        "transfers": e.transfers,
+        "bytes moved": e.bytes,
+        "prompt tokens from prefill": e.external_tokens,
+        "prompt tokens computed by decode": e.local_tokens,
+        "failed transfers": e.failed,
+        "expired leases": e.expired,
+    }
+    facts = {name: f"{value:,}" for name, value in known.items() if value is not None}
+    if e.pd_exercised is not None:
+        facts = {"KV moved": "yes" if e.pd_exercised else "not shown"} | facts
+    if c := e.canaries:
+        facts["canaries"] = f"{c.sent} sent, {c.wrong} wrong, {c.crossed} crossed, {c.error} failed"
+    return facts
+
+
+def _comparisons(cell: CellResult) -> str:
+    found = [(f"against {c.baseline}", c) for c in cell.comparisons]
+    if cell.noise_floor:
+        found.append(("against itself, asked once more (noise floor)", cell.noise_floor))
+    return "".join(_comparison(name, c) for name, c in found)
+
+
+def _comparison(name: str, c: Comparison) -> str:
+    said = [f"{name}: change {rows.change_text(c)} points over {c.n} questions"]
+    said.append(f"{c.b} right only there, {c.c} right only here")
+    if c.output_agreement is not None:
+        said.append(f"{100 * c.output_agreement:.1f} % of the texts equal")
+    if c.upper_drop is not None:
+        said.append(f"true drop below {100 * c.upper_drop:.2f} points")
+    if c.more_questions:
+        said.append(f"{c.more_questions} more questions would decide")
+    if (d := c.first_divergence) and d.damaged is not None:
+        said.append(f"{d.damaged} of {d.measured} answers with logprobs shifted beyond {d.threshold} nats")
+    out = tag("p", escape("; ".join(said) + "."))
+    if c.where:
+        head = ["hit more than the rest", "of", "in it", "outside", "p adjusted"]
+        lines = [
+            [f"{s.axis} {s.value}", s.of, f"{s.hits}/{s.n}", f"{s.rest_hits}/{s.rest_n}", f"{s.p_adjusted:.2g}"]
+            for s in c.where
+        ]
+        out += table(head, lines)
+    if c.ratios:
+        head = ["ratio to the baseline", "value", "95 %", "gate"]
+        lines = [
+            [
+                r.metric,
+                f"{r.value:.3f}",
+                f"{r.ci95[0]:.3f} to {r.ci95[1]:.3f}",
+                rows.MISSING if r.gate is None else f"{r.gate:g}",
+            ]
+            for r in c.ratios
+        ]
+        out += table(head, lines)
+    return out
+
+
+def _charts(data: RunData, cell: CellResult) -> str:
+    found = data.cell(cell.cell_id)
+    paired = data.pairs(cell)
+    baseline = next((name for name in paired if name != ITSELF), None)
+    pairs = paired[baseline] if baseline else ()
+    texts = {r.request_id: r.text for r in found.records if r.text is not None}
+    sides = [("this cell", found.records)]
+    if baseline and data.cell(baseline).records:
+        sides.append((baseline, data.cell(baseline).records))
+        texts |= {r.request_id: r.text for r in data.cell(baseline).records if r.text is not None}
+    charts = distributions(sides)
+    charts.append(by_order(found.records, found.judged, pairs))
+    comparison = next((c for c in cell.comparisons if c.baseline == baseline), None)
+    if comparison:
+        charts.append(first_divergence(comparison, pairs, texts))
+    outcomes = {j.request_id: j.outcome for j in found.judged}
+    drawn: dict[str, str] = {**outcomes, **{c.request_id: c.outcome for c in found.canaries}}
+    return tag("div", "".join(charts), class_="charts") + timeline(found.records, drawn)
+
+
+def _latencies(cell: CellResult) -> str:
+    parts = ("p50", "p90", "p99", "mean")
+    found = {**cell.latency_ms, **cell.legs_ms}
+    lines = [[name, *(rows.number(getattr(p, part)) for part in parts)] for name, p in found.items()]
+    return table(["ms", *parts], lines, "facts numbers") if lines else ""
+
+
+def _findings(evidence: Evidence | None) -> str:
+    if evidence is None or not evidence.findings:
+        return ""
+    lines: Sequence[Sequence[str]] = [[f.severity, f.channel, f.text, f.source] for f in evidence.findings]
+    return tag("h4", "What was noticed") + table(["severity", "channel", "what", "where"], lines)
+
+
+def _commands(cell: CellResult) -> str:
+    if not cell.commands:
+        return ""
+    text = "\n".join(f"# {name}\n{shlex.join(argv)}" for name, argv in cell.commands.items())
+    return tag("details", tag("summary", "Commands") + tag("pre", escape(text)), class_="inner")

@@ -1,0 +1,175 @@
+"""The charts of the HTML report, from results and requests to SVG; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from evals.records import RequestRecord
+from rig.metrics import latency_values
+from rig.records import CellResult, Comparison, Judged, Pair
+from rig.report.data import arrival, first_difference
+from rig.report.html_svg import Axis, Plot, axis_over, escape, figure, tag
+from rig.report.rows import label_text
+from rig.stats import percentile, wilson
+
+QUANTILES = [k / 100 for k in range(101)]
+COLOURS = 8
+"""How many series have a colour of their own."""
+SMALLEST_BIN = 20
+"""Requests in one bin of the accuracy by order of arrival, at least, where there are so many."""
+
+
+def distributions(cells: Sequence[tuple[str, Sequence[RequestRecord]]]) -> list[str]:
+    """Share of requests answered within a time, for TTFT, TPOT and E2E: the cell, then its baseline."""
+    values = [(name, latency_values(records)) for name, records in cells]
+    charts = []
+    for key, title in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E")):
+        series = [(name, sorted(found[key])) for name, found in values if len(found[key]) > 1]
+        if not series:
+            continue
+        lines = [[(percentile(found, q), q) for q in QUANTILES] for _, found in series]
+        x = axis_over("ms (logarithmic)", [v for line in lines for v, _ in line], log=True)
+        plot = Plot(x, Axis("", 0, 1))
+        marks = [plot.line(line, f"s{i % COLOURS}") for i, line in enumerate(lines)]
+        legend = [(f"s{i % COLOURS}", name) for i, (name, _) in enumerate(series)]
+        about = f"{title}: " + "; ".join(
+            f"{name}: median {percentile(found, 0.5):.3g} ms, 99th percentile {percentile(found, 0.99):.3g} ms"
+            for name, found in series
+        )
+        charts.append(figure(plot.svg(marks[::-1], about), f"{title}: share of requests within", "", legend))
+    return charts
+
+
+def by_order(records: Sequence[RequestRecord], judged: Sequence[Judged], pairs: Sequence[Pair]) -> str:
+    """Accuracy in bins of the order of arrival, and that of the baseline on the same questions."""
+    order = arrival(records)
+    base = {p.request_id: p.baseline_outcome for p in pairs}
+    found = sorted(
+        (order[j.request_id], j.outcome, base.get(j.request_id))
+        for j in judged
+        if j.request_id in order and j.outcome != "error"
+    )
+    if not found:
+        return ""
+    size = max(-(-len(found) // 20), min(SMALLEST_BIN, len(found)))
+    bins = [found[i : i + size] for i in range(0, len(found), size)]
+    plot = Plot(axis_over("order of arrival", [float(found[-1][0] + 1)]), Axis("", 0, 1))
+    marks, theirs = [], []
+    for part in bins:
+        middle = (part[0][0] + part[-1][0]) / 2
+        right = sum(outcome == "correct" for _, outcome, _ in part)
+        low, high = wilson(right, len(part)) or (0.0, 1.0)
+        said = f"requests {part[0][0]} to {part[-1][0]}: {right} of {len(part)} right"
+        marks += [plot.whisker(middle, low, high, "s0"), plot.dot(middle, right / len(part), "s0", said)]
+        same = [outcome for _, _, outcome in part if outcome not in (None, "error")]
+        if same:
+            theirs.append((middle, sum(outcome == "correct" for outcome in same) / len(same)))
+    legend = [("s0", "this cell, 95 % intervals")]
+    if theirs:
+        marks.insert(0, plot.line(theirs, "s1"))
+        legend.append(("s1", "baseline, same questions"))
+    worst = min(bins, key=lambda part: sum(outcome == "correct" for _, outcome, _ in part) / len(part))
+    about = f"Accuracy in {len(bins)} bins of {size} requests; lowest at requests {worst[0][0]} to {worst[-1][0]}"
+    return figure(plot.svg(marks, about), "Accuracy by order of arrival", f"Bins of {size} requests.", legend)
+
+
+def first_divergence(comparison: Comparison, pairs: Sequence[Pair], texts: Mapping[str, str]) -> str:
+    """How many answers leave the baseline's, by the first token that differs, or character where tokens are unknown."""
+    if any(p.first_token is not None for p in pairs):
+        positions, unit = [p.first_token for p in pairs if p.first_token is not None], "token"
+    elif comparison.first_divergence and comparison.first_divergence.histogram:
+        buckets = list(comparison.first_divergence.histogram.items())
+        return _histogram(buckets, "first token that differs", comparison.first_divergence.equal)
+    else:
+        both = [(texts.get(p.request_id), texts.get(p.baseline_request_id)) for p in pairs]
+        found = [first_difference(a, b) for a, b in both if a is not None and b is not None]
+        if not found:
+            return ""
+        positions, unit = [position for position in found if position is not None], "character"
+    equal = sum(p.equal is True for p in pairs)
+    edges = [0, 1, 4, 16, 64, 256, 1024]
+    names = ["0", "1-3", "4-15", "16-63", "64-255", "256-1023", "1024+"]
+    counts = [0] * len(edges)
+    for position in positions:
+        counts[max(i for i, edge in enumerate(edges) if position >= edge)] += 1
+    last = max((i for i, count in enumerate(counts) if count), default=0)
+    buckets = list(zip(names, counts, strict=True))[: max(last + 1, 4)]
+    return _histogram(buckets, f"first {unit} that differs, counted from 0", equal)
+
+
+def _histogram(buckets: Sequence[tuple[str, int]], label: str, equal: int) -> str:
+    top = max(count for _, count in buckets)
+    plot = Plot(Axis(label, 0, len(buckets)), axis_over("", [float(max(top, 4))]))
+    marks = []
+    for i, (name, count) in enumerate(buckets):
+        if count:
+            marks.append(plot.bar(i, i + 1, count, "s0", f"{name}: {count}"))
+            at = {"x": plot.px(i + 0.5), "y": max(plot.py(count) - 3, 9.0)}
+            marks.append(tag("text", escape(str(count)), text_anchor="middle", class_="count", **at))
+    differ = sum(count for _, count in buckets)
+    about = f"{label}: " + ", ".join(f"{name}: {count}" for name, count in buckets)
+    names = [(i + 0.5, name) for i, (name, _) in enumerate(buckets)]
+    return figure(plot.svg(marks, about, names), "First divergence", f"{differ} answers differ, {equal} are equal.")
+
+
+def over_concurrency(cells: Sequence[CellResult]) -> list[str]:
+    """Throughput and latency over the number of requests in flight; one chart a figure that was measured."""
+    charts = []
+    measures: list[tuple[str, str, Callable[[CellResult], float | None]]] = [
+        ("Output tokens/s", "", lambda c: c.throughput.output_tokens_per_s if c.throughput else None),
+        ("Requests/s", "", lambda c: c.throughput.requests_per_s if c.throughput else None),
+        ("TTFT p50, ms", "", lambda c: c.latency_ms["ttft"].p50 if "ttft" in c.latency_ms else None),
+        ("TTFT p99, ms", "", lambda c: c.latency_ms["ttft"].p99 if "ttft" in c.latency_ms else None),
+        ("TPOT p50, ms", "", lambda c: c.latency_ms["tpot"].p50 if "tpot" in c.latency_ms else None),
+        ("E2E p50, ms", "", lambda c: c.latency_ms["e2e"].p50 if "e2e" in c.latency_ms else None),
+    ]
+    groups = _but_for_concurrency(cells)
+    for title, note, measure in measures:
+        series = []
+        for name, group in groups:
+            points = [(float(c.labels["concurrency"]), v) for c in group if (v := measure(c)) is not None]
+            if points:
+                series.append((name, sorted(points)))
+        if not series:
+            continue
+        xs = [x for _, points in series for x, _ in points]
+        x = axis_over("requests in flight", xs, log=True)
+        plot = Plot(
+            Axis(x.label, min(xs) / 1.25, max(xs) * 1.25, log=True), axis_over("", [v for _, p in series for _, v in p])
+        )
+        marks = []
+        for i, (name, points) in enumerate(series):
+            marks.append(plot.line(points, f"s{i % COLOURS}") if len(points) > 1 else "")
+            marks += [
+                plot.dot(*point, f"s{i % COLOURS}", f"{name}: {point[1]:.4g} at {point[0]:g}") for point in points
+            ]
+        about = f"{title} over concurrency: " + "; ".join(
+            f"{name}: " + ", ".join(f"{v:.3g} at {at:g}" for at, v in points) for name, points in series
+        )
+        legend = [(f"s{i % COLOURS}", name) for i, (name, _) in enumerate(series)]
+        names = [(at, f"{at:g}") for at in sorted(set(xs))]
+        charts.append(figure(plot.svg(marks, about, names), title, note, legend))
+    return charts
+
+
+def _but_for_concurrency(cells: Sequence[CellResult]) -> list[tuple[str, list[CellResult]]]:
+    """Cells that differ in concurrency alone, under the labels that tell the groups apart."""
+    groups: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        if isinstance(cell.labels.get("concurrency"), int) and not isinstance(cell.labels["concurrency"], bool):
+            rest = {name: value for name, value in cell.labels.items() if name != "concurrency"}
+            groups.setdefault(json.dumps([cell.kind, rest], sort_keys=True), []).append(cell)
+    firsts = [group[0] for group in groups.values()]
+    names = dict.fromkeys(name for cell in firsts for name in cell.labels if name != "concurrency")
+    varying = [n for n in names if len({json.dumps(c.labels.get(n), sort_keys=True) for c in firsts}) > 1]
+    named = []
+    for group in groups.values():
+        told = [
+            f"{n.replace('_', ' ')} {label_text(group[0].labels.get(n))}"
+            for n in varying
+            if group[0].labels.get(n) is not None
+        ]
+        served = "whole" if group[0].kind == "monolithic" else "P/D"
+        named.append((", ".join([served, *told]), group))
+    return named

@@ -1,0 +1,79 @@
+"""A run as JUnit XML, a test case a cell; pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from xml.etree import ElementTree
+
+from rig.records import CellResult, RunResult
+from rig.report import rows
+from rig.verdict import BAD_STATES, OPEN_STATES, UNJUDGED_STATES, state_name
+
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 allows in no form (section 2.2, Char)."""
+
+
+def format_junit(run: RunResult, strict: bool = False) -> str:
+    """One suite. A regression or unexpected pass is a failure, a cell that could not be judged an error.
+
+    An expected failure is skipped; so is a cell that is undecided or has no baseline, which under `strict` is a
+    failure. Labels are properties of the test case.
+    """
+    suite = ElementTree.Element("testsuite", {"name": _clean(run.info.name), "timestamp": _clean(run.info.started)})
+    _properties(suite, {"run": run.info.run_id, "config": run.info.config_file, **run.info.versions})
+    for cell in run.cells:
+        suite.append(_case(run, cell, strict))
+    for tag, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
+    suite.set("tests", str(len(run.cells)))
+    suite.set("time", f"{sum(cell.throughput.duration_s for cell in run.cells if cell.throughput):.3f}")
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def result_tag(state: str, strict: bool = False) -> str | None:
+    """What a state is in JUnit: `failure`, `error`, `skipped`, or None for a test that passed."""
+    if state in BAD_STATES or (strict and state in OPEN_STATES):
+        return "failure"
+    if state in UNJUDGED_STATES or state == "not judged":
+        return "error"
+    return "skipped" if state in OPEN_STATES or state == "xfail" else None
+
+
+def reproduce(run: RunResult, cell: CellResult) -> str:
+    """The command that runs this cell again, with its baselines."""
+    return shlex.join(["pdrig", "sweep", run.info.config_file, "--cell", cell.cell_id])
+
+
+def _case(run: RunResult, cell: CellResult, strict: bool) -> ElementTree.Element:
+    state = state_name(cell)
+    case = ElementTree.Element("testcase", {"classname": _clean(run.info.name), "name": _clean(cell.cell_id)})
+    if cell.throughput:
+        case.set("time", f"{cell.throughput.duration_s:.3f}")
+    facts = {"state": state, "accuracy": rows.accuracy_text(cell), "errors": rows.errors_text(cell.counts)}
+    facts |= {f"change from {c.baseline}": rows.change_text(c) for c in cell.comparisons}
+    _properties(case, {**{name: rows.label_text(v) for name, v in cell.labels.items()}, **facts})
+    reasons = [rows.reason_text(reason) for reason in (cell.verdict.reasons if cell.verdict else ())]
+    if cell.failure and not any(cell.failure in reason for reason in reasons):
+        reasons.append(cell.failure)
+    if tag := result_tag(state, strict):
+        said = ElementTree.SubElement(case, tag, {"message": _clean(reasons[0] if reasons else state), "type": state})
+        said.text = _clean("\n".join([*reasons, "", f"Run it again: {reproduce(run, cell)}"]))
+    elif reasons:
+        ElementTree.SubElement(case, "system-out").text = _clean("\n".join(reasons))
+    return case
+
+
+def _properties(parent: ElementTree.Element, values: Mapping[str, str]) -> None:
+    properties = ElementTree.SubElement(parent, "properties")
+    for name, value in values.items():
+        ElementTree.SubElement(properties, "property", {"name": _clean(name), "value": _clean(value)})
+
+
+def _clean(text: str) -> str:
+    """Text without what XML cannot hold: each such character becomes the replacement character."""
+    return _NOT_XML.sub("\ufffd", text)
