@@ -109,6 +109,13 @@ def test_the_simulated_engine_is_never_imported() -> None:
             assert not {n for n in imported(path) if n.startswith("rig.sim")}, path
 
 
+def test_the_simulated_engine_stands_apart() -> None:
+    """Of the rig it knows only the control file, which it obeys as a real engine does."""
+    for path in modules("rig/sim"):
+        known = {n for n in imported(path) if n.split(".")[0] == "rig" and n != "rig"}
+        assert not {n for n in known if n.split(".")[1] not in ("sim", "faults")}, path
+
+
 def test_rig_imports_downward_only() -> None:
     for path in modules("rig"):
         name = part(path)

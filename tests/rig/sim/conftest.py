@@ -103,9 +103,10 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         wait: bool = True,
         side_port: int | None = None,
         control: Path | None = None,
+        port: int | None = None,
     ) -> Sim:
         folder = tmp_path_factory.mktemp("sim")
-        port, log = free_port(), folder / "log"
+        port, log = port or free_port(), folder / "log"
         words = [sys.executable, "-m", "rig.sim", "tiny", "--port", str(port), *argv]
         words += ["--kv-transfer-config", json.dumps(kv)] if kv else []
         env = {
