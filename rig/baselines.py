@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rig.errors import DataError, UsageError
 from rig.matching import Difference, differences, task_differences
-from rig.records import Accuracy, Counts, Gates, Outcome, Percentiles, TaskInfo, Throughput
+from rig.records import Accuracy, Canaries, Counts, Gates, Outcome, Percentiles, TaskInfo, Throughput
 from rig.store import write_text
 
 SCHEMA = 1
@@ -42,8 +42,8 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Transfers:
-    """What the counters showed; as in `rig.records.Evidence`."""
+class Proof:
+    """What counters and canaries showed; as in `rig.records.Evidence`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -51,6 +51,7 @@ class Transfers:
     transfers: int | None
     failed: int | None
     expired: int | None
+    canaries: Canaries | None
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Stored:
     n: int
     prompt_sha256: str
     counts: Counts
-    evidence: Transfers
+    evidence: Proof
     latency_ms: dict[str, Percentiles]
     throughput: Throughput | None
     warmup_requests: int | None
@@ -221,9 +222,10 @@ def changes(old: BaselineFile | None, new: BaselineFile, stored: Stored) -> str:
     was, now = before.outcomes(old.questions), stored.outcomes(new.questions)
     lost = sum(was[s] == "correct" != now[s] for s in was.keys() & now.keys())
     gained = sum(now[s] == "correct" != was[s] for s in was.keys() & now.keys())
+    flips = f"{lost} right no more, {gained} right now that were not" if lost or gained else "the same ones right"
     return (
         f"replaced (was from run {before.origin.run}): accuracy {_share(before.accuracy.value)} -> {value}, "
-        f"n {before.n} -> {stored.n}; {lost} questions are right no more, {gained} are now"
+        f"n {before.n} -> {stored.n}; of the questions of both, {flips}"
     )
 
 

@@ -13,7 +13,8 @@ from rig.records import Accuracy, Comparison, Counts, Gates, Percentiles, State,
 class SideSummary:
     """One side of a pair: what it is called, the files its figures come from, and the figures.
 
-    `asked` counts its questions. `state` is the verdict of its own run, None where it has none.
+    `asked` counts its questions. `state` is the verdict of its own run, None where it has none; of a `stored` baseline
+    there are no single requests.
     """
 
     name: str
@@ -22,6 +23,7 @@ class SideSummary:
     labels: dict[str, Any]
     kind: Literal["pd", "monolithic"]
     state: State | None = None
+    stored: bool = False
     asked: int | None = None
     accuracy: Accuracy | None = None
     counts: Counts | None = None

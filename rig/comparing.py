@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from evals.records import RequestRecord
 from rig import metrics, verdict
@@ -14,12 +15,15 @@ from rig.matching import OBSERVING, Difference, decoding_differences, differ_tex
 from rig.pairs import Side as PairSide
 from rig.pairs import make_pairs
 from rig.ratios import ratios, slow
-from rig.records import CellResult, Comparison, Counts, Gates, Judged, Pair, TaskInfo
+from rig.records import CellResult, Comparison, Counts, Gates, Judged, Pair, Reason, TaskInfo
 from rig.sides import Side, Sides
 from rig.verdict_tests import corrected
 
 SEED = 0
 """Of the bootstrap of ratios: the same files give the same figures."""
+
+HARDWARE = ("machine", "cpus", "gpus")
+"""What of a machine must be equal for bounds on latency and throughput to mean anything."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +164,11 @@ def _other_scores(mine: TaskInfo, theirs: TaskInfo) -> str | None:
 def _paired(candidate: Side, baseline: Side) -> _Pairing:
     """Both sides over the questions that both were asked, with the tests that this makes."""
     shared = frozenset(candidate.prompts.keys() & baseline.prompts.keys())
-    result, base = _over(candidate, shared), _over(baseline, shared)
+    # What the baseline's own run said of it was looked at before; it was held against something else there.
+    result, base = _over(candidate, shared), replace(_over(baseline, shared), verdict=None)
     gates = candidate.result.gates
     result = replace(result, comparisons=(_hold(candidate, baseline, shared, gates),), tests=(), verdict=None)
-    result = replace(result, tests=verdict.tests(result, {baseline.name: base}))
+    result = replace(result, tests=verdict.tests(result, {_called(candidate, baseline): base}))
     return _Pairing(candidate, baseline, shared, result, base, tuple(_notes(candidate, baseline, shared)))
 
 
@@ -171,9 +176,9 @@ def _hold(candidate: Side, baseline: Side, shared: frozenset[str], gates: Gates)
     """The one place that pairs two sides and asks for their comparison."""
     mine, theirs = _first(candidate), _first(baseline)
     timed = not (candidate.stored or baseline.stored) and _told_alike(candidate, baseline)
-    gated = timed and candidate.result.kind == baseline.result.kind and candidate.machine == baseline.machine
+    gated = timed and candidate.result.kind == baseline.result.kind and _same_hardware(candidate, baseline)
     return compare(
-        baseline.name,
+        _called(candidate, baseline),
         _pairs(candidate, baseline, shared),
         gates,
         noise=baseline.noise,
@@ -242,21 +247,27 @@ def _notes(candidate: Side, baseline: Side, shared: frozenset[str]) -> Iterable[
         if side.result.rerun_of is not None:
             yield f"{side.name} repeats {side.result.rerun_of}, which was red"
         if side.stored:
-            yield f"{side.name} is stored: texts, tokens and single latencies are not known, so speed has no interval"
+            yield f"{side.name} is stored: texts, tokens and single latencies are not known, so speed has no interval and no bound"
     state = verdict.state_name(baseline.result)
     if not baseline.stored and state not in ("baseline", "pass", "improved"):
         yield f"the verdict on {baseline.name} in its own run is {state}"
     if not _told_alike(candidate, baseline):
-        yield "one side asked for token ids or logprobs and the other did not, which costs time: speed is not compared"
+        yield "one side asked for token ids or logprobs and the other did not, which costs time: speed has no ratio"
     yield from _places(candidate, baseline)
 
 
 def _places(candidate: Side, baseline: Side) -> Iterable[str]:
-    told = _unlike(candidate.machine, baseline.machine)
-    if told:
-        yield f"the machines differ in {told}: speed is theirs as well, and is held to no bound"
+    mine, theirs = (_flat(side.machine) for side in (candidate, baseline))
+    if told := _unlike(mine, theirs):
+        bound = "" if _same_hardware(candidate, baseline) else ", and is held to no bound"
+        yield f"the machines differ in {told}: speed is theirs as well{bound}"
     if versions := _unlike(candidate.versions, baseline.versions):
         yield f"the rigs differ in {versions}"
+
+
+def _flat(machine: Mapping[str, Any]) -> dict[str, object]:
+    """The variables of its environment beside the rest."""
+    return {**machine, **machine.get("environment", {}), "environment": None} if machine else {}
 
 
 def _unlike(mine: Mapping[str, object], theirs: Mapping[str, object]) -> str:
@@ -271,8 +282,34 @@ def _told_alike(candidate: Side, baseline: Side) -> bool:
     return mine == theirs
 
 
+def _called(candidate: Side, baseline: Side) -> str:
+    """The baseline's name in sentences: its cell, or its run or file where the cells are called the same."""
+    (mine, cell), (theirs, other) = (_split(side.name) for side in (candidate, baseline))
+    return theirs if cell == other else other if mine == theirs else f"{theirs}:{other}"
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Run or file, without folders, and cell."""
+    where, _, cell = name.rpartition(":")
+    return where.rsplit("/", 1)[-1], cell
+
+
+def _same_hardware(candidate: Side, baseline: Side) -> bool:
+    return all(candidate.machine.get(key) == baseline.machine.get(key) for key in HARDWARE)
+
+
+def _traceable(reason: Reason, name: str, baseline: Side) -> Reason:
+    """The reason with files that are there: this command writes none."""
+    sources = {f"pairs.{name}.jsonl": "outcomes of both sides: the files are named below", f"cells/{name}/cell.json": baseline.file}
+    return replace(reason, evidence=sources.get(reason.evidence or "", reason.evidence))
+
+
 def _held(pairing: _Pairing, result: CellResult) -> Held:
-    decided = verdict.decide(result, {pairing.baseline.name: pairing.base})
+    name = _called(pairing.candidate, pairing.baseline)
+    decided = verdict.decide(result, {name: pairing.base})
+    if decided is not None:
+        reasons = tuple(_traceable(reason, name, pairing.baseline) for reason in decided.reasons)
+        decided = replace(decided, reasons=reasons)
     return Held(
         candidate=summary(pairing.candidate),
         baseline=summary(pairing.baseline),
@@ -296,6 +333,7 @@ def summary(side: Side) -> SideSummary:
         labels=result.labels,
         kind=result.kind,
         state=result.verdict.state if result.verdict else None,
+        stored=side.stored,
         asked=len(side.prompts) or None,
         accuracy=result.accuracy,
         counts=result.counts,

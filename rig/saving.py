@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from rig import baselines
-from rig.baselines import BaselineFile, Origin, Stored, StoredTask, Transfers
+from rig.baselines import BaselineFile, Origin, Proof, Stored, StoredTask
 from rig.errors import DataError, UsageError
 from rig.records import CellResult, RunInfo
 from rig.store import RunFolder
@@ -102,11 +102,12 @@ def _file(run: RunFolder, result: CellResult, info: RunInfo) -> BaselineFile:
         n=len(first),
         prompt_sha256=task.prompt_sha256,
         counts=counts,
-        evidence=Transfers(
+        evidence=Proof(
             proof.pd_exercised if proof else None,
             proof.transfers if proof else None,
             proof.failed if proof else None,
             proof.expired if proof else None,
+            proof.canaries if proof else None,
         ),
         latency_ms=result.latency_ms,
         throughput=result.throughput,

@@ -19,6 +19,7 @@ from rig.judge import judge, with_reasoning
 from rig.records import CellResult, Evidence, Judged, JudgedCanary, Leg, Pair, RunInfo, Verdict
 from rig.saving import machine
 from rig.store import RunFolder
+from rig.verdict_usable import invalid
 
 JUDGED = "judged.jsonl"
 ITSELF = "itself"
@@ -144,14 +145,12 @@ def _of_cell(run: RunFolder, cell_id: str, info: RunInfo | None, scorer: str | N
 
 def unfit(result: CellResult) -> str | None:
     """Why a cell's result says nothing that could be compared; None where it does."""
-    why = result.verdict.reasons[0].text if result.verdict and result.verdict.reasons else None
-    state = result.verdict.state if result.verdict else None
     if result.status == "interrupted":
         return "it is not finished: go on with `pdrig sweep --resume`"
-    if result.status == "failed" or state == "failed":
-        return f"it failed ({result.failure or why or 'no reason was recorded'}): run it again"
-    if result.status == "invalid" or state == "invalid":
-        return f"it is invalid ({result.failure or why or 'no reason was recorded'}): mend that and run it again"
+    if result.status == "failed":
+        return f"it failed ({result.failure or 'no reason was recorded'}): run it again"
+    if reasons := invalid(result):
+        return f"it is invalid ({reasons[0].text.rstrip('.')}): mend that and run it again"
     return "it does not say what was asked" if result.task is None else None
 
 
@@ -219,6 +218,7 @@ def _of_stored(path: Path, file: BaselineFile, stored: Stored, scorer: str | Non
             transfers=stored.evidence.transfers,
             failed=stored.evidence.failed,
             expired=stored.evidence.expired,
+            canaries=stored.evidence.canaries,
         ),
         verdict=Verdict(stored.verdict) if stored.verdict else None,
     )

@@ -143,7 +143,7 @@ def _speed(pairs: Sequence[Held]) -> list[Column]:
         Column("figure", tuple(_TITLES.get(name, f"{name.upper()} {stat}, ms") for _, name, stat in found)),
         Column("value here", tuple(number(mine) for mine, _ in values)),
         Column("there", tuple(number(theirs) for _, theirs in values)),
-        Column("ratio [95 %]", tuple(_ratio(h, f"{name}_{stat}" if stat else name) for h, name, stat in found)),
+        Column("ratio [95 %]", tuple(_ratio(*row, *value) for row, value in zip(found, values, strict=True))),
     ]
 
 
@@ -163,7 +163,11 @@ def _figure(side: SideSummary, name: str, stat: str) -> float | None:
     return value
 
 
-def _ratio(held: Held, metric: str) -> str:
+def _ratio(held: Held, name: str, stat: str, mine: float | None, theirs: float | None) -> str:
+    """With its interval; of a stored baseline it is a mere quotient."""
+    if held.candidate.stored or held.baseline.stored:
+        return f"{mine / theirs:.3f}" if mine is not None and theirs else MISSING
+    metric = f"{name}_{stat}" if stat else name
     ratio = next((r for r in held.comparison.ratios if r.metric == metric), None) if held.comparison else None
     if ratio is None:
         return MISSING
@@ -174,7 +178,7 @@ def _ratio(held: Held, metric: str) -> str:
 def _files(held: Held) -> Iterator[str]:
     """Where a pair's figures come from: the records lie beside `cell.json`."""
     for which, side in (("here", held.candidate), ("there", held.baseline)):
-        beside = "" if side.judged_file == side.file else f", outcomes from {side.judged_file}"
+        beside = "" if side.stored else f", outcomes from {side.judged_file.rsplit('/', 1)[-1]} beside it"
         yield f"{short(held.candidate.name)}, {which}: {side.file}{beside}"
 
 
