@@ -30,8 +30,8 @@ BINS = (("0", 0), ("1-3", 3), ("4-15", 15), ("16+", math.inf))
 """Of the histogram: the name, and the last position in it."""
 
 
-def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """The first position at which two lists of token ids differ, from 0; None where they are equal.
+def first_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
+    """The first position at which two lists of token ids, or two texts, differ, from 0; None where they are equal.
 
     Where one is the beginning of the other, they differ at the shorter one's end.
     """

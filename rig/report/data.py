@@ -58,11 +58,3 @@ def arrival(records: Sequence[RequestRecord]) -> dict[str, int]:
     """The place of each question in order of arrival, from 0, by request id."""
     questions = sorted((r for r in records if r.kind == "question"), key=lambda r: (r.t_submit, r.request_id))
     return {record.request_id: i for i, record in enumerate(questions)}
-
-
-def first_difference(one: str, other: str) -> int | None:
-    """The first character at which two texts differ; None where they are equal."""
-    if one == other:
-        return None
-    shorter = min(len(one), len(other))
-    return next((i for i in range(shorter) if one[i] != other[i]), shorter)

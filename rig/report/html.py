@@ -40,7 +40,7 @@ def format_html(data: RunData) -> str:
         "warmup": escape(rows.warmup_text(run.cells)),
         "grids": grids(run.cells) or tag("p", "Nothing ran."),
         "accuracy": accuracies(run.cells),
-        "speed": tag("div", "".join(over_concurrency(run.cells)), class_="charts"),
+        "speed": over_concurrency(run.cells),
         "cells": cells,
         "provenance": _provenance(run),
         "data": embedded(requests_data(data)).decode(),

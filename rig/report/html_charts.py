@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from evals.records import RequestRecord
+from rig.divergence import first_difference
 from rig.metrics import latency_values
 from rig.records import CellResult, Comparison, Judged, Pair
-from rig.report.data import arrival, first_difference
-from rig.report.html_svg import Axis, Plot, axis_over, escape, figure, tag
-from rig.report.rows import label_text
+from rig.report.data import arrival
+from rig.report.html_svg import Axis, Plot, axis_over, escape, figure, legend, tag
+from rig.report.rows import label_text, number, varying_labels
 from rig.stats import percentile, wilson
 
-QUANTILES = [k / 100 for k in range(101)]
+PERCENTS = range(101)
 COLOURS = 8
 """How many series have a colour of their own."""
 SMALLEST_BIN = 20
@@ -28,16 +29,16 @@ def distributions(cells: Sequence[tuple[str, Sequence[RequestRecord]]]) -> list[
         series = [(name, sorted(found[key])) for name, found in values if len(found[key]) > 1]
         if not series:
             continue
-        lines = [[(percentile(found, q), q) for q in QUANTILES] for _, found in series]
+        lines = [[(percentile(found, q), q / 100) for q in PERCENTS] for _, found in series]
         x = axis_over("ms (logarithmic)", [v for line in lines for v, _ in line], log=True)
         plot = Plot(x, Axis("", 0, 1))
         marks = [plot.line(line, f"s{i % COLOURS}") for i, line in enumerate(lines)]
-        legend = [(f"s{i % COLOURS}", name) for i, (name, _) in enumerate(series)]
+        keys = [(f"s{i % COLOURS}", name) for i, (name, _) in enumerate(series)]
         about = f"{title}: " + "; ".join(
-            f"{name}: median {percentile(found, 0.5):.3g} ms, 99th percentile {percentile(found, 0.99):.3g} ms"
+            f"{name}: median {percentile(found, 50):.3g} ms, 99th percentile {percentile(found, 99):.3g} ms"
             for name, found in series
         )
-        charts.append(figure(plot.svg(marks[::-1], about), f"{title}: share of requests within", "", legend))
+        charts.append(figure(plot.svg(marks[::-1], about), f"{title}: share of requests within", "", keys))
     return charts
 
 
@@ -65,13 +66,13 @@ def by_order(records: Sequence[RequestRecord], judged: Sequence[Judged], pairs: 
         same = [outcome for _, _, outcome in part if outcome not in (None, "error")]
         if same:
             theirs.append((middle, sum(outcome == "correct" for outcome in same) / len(same)))
-    legend = [("s0", "this cell, 95 % intervals")]
+    keys = [("s0", "this cell, 95 % intervals")]
     if theirs:
         marks.insert(0, plot.line(theirs, "s1"))
-        legend.append(("s1", "baseline, same questions"))
+        keys.append(("s1", "baseline, same questions"))
     worst = min(bins, key=lambda part: sum(outcome == "correct" for _, outcome, _ in part) / len(part))
     about = f"Accuracy in {len(bins)} bins of {size} requests; lowest at requests {worst[0][0]} to {worst[-1][0]}"
-    return figure(plot.svg(marks, about), "Accuracy by order of arrival", f"Bins of {size} requests.", legend)
+    return figure(plot.svg(marks, about), "Accuracy by order of arrival", f"Bins of {size} requests.", keys)
 
 
 def first_divergence(comparison: Comparison, pairs: Sequence[Pair], texts: Mapping[str, str]) -> str:
@@ -113,63 +114,79 @@ def _histogram(buckets: Sequence[tuple[str, int]], label: str, equal: int) -> st
     return figure(plot.svg(marks, about, names), "First divergence", f"{differ} answers differ, {equal} are equal.")
 
 
-def over_concurrency(cells: Sequence[CellResult]) -> list[str]:
-    """Throughput and latency over the number of requests in flight; one chart a figure that was measured."""
-    charts = []
-    measures: list[tuple[str, str, Callable[[CellResult], float | None]]] = [
-        ("Output tokens/s", "", lambda c: c.throughput.output_tokens_per_s if c.throughput else None),
-        ("Requests/s", "", lambda c: c.throughput.requests_per_s if c.throughput else None),
-        ("TTFT p50, ms", "", lambda c: c.latency_ms["ttft"].p50 if "ttft" in c.latency_ms else None),
-        ("TTFT p99, ms", "", lambda c: c.latency_ms["ttft"].p99 if "ttft" in c.latency_ms else None),
-        ("TPOT p50, ms", "", lambda c: c.latency_ms["tpot"].p50 if "tpot" in c.latency_ms else None),
-        ("E2E p50, ms", "", lambda c: c.latency_ms["e2e"].p50 if "e2e" in c.latency_ms else None),
-    ]
+MEASURES: Mapping[str, Callable[[CellResult], float | None]] = {
+    "Output tokens/s": lambda cell: cell.throughput.output_tokens_per_s if cell.throughput else None,
+    "Requests/s": lambda cell: cell.throughput.requests_per_s if cell.throughput else None,
+    "TTFT p50, ms": lambda cell: cell.latency_ms["ttft"].p50 if "ttft" in cell.latency_ms else None,
+    "TTFT p99, ms": lambda cell: cell.latency_ms["ttft"].p99 if "ttft" in cell.latency_ms else None,
+    "TPOT p50, ms": lambda cell: cell.latency_ms["tpot"].p50 if "tpot" in cell.latency_ms else None,
+    "E2E p50, ms": lambda cell: cell.latency_ms["e2e"].p50 if "e2e" in cell.latency_ms else None,
+}
+"""What is drawn over concurrency."""
+
+
+def over_concurrency(cells: Sequence[CellResult]) -> str:
+    """Throughput and latency over the number of requests in flight, a line for cells that differ in it alone.
+
+    Bars where there is but one such number. Cells under a schedule have none, and are left out.
+    """
     groups = _but_for_concurrency(cells)
-    for title, note, measure in measures:
-        series = []
-        for name, group in groups:
-            points = [(float(c.labels["concurrency"]), v) for c in group if (v := measure(c)) is not None]
-            if points:
-                series.append((name, sorted(points)))
-        if not series:
-            continue
-        xs = [x for _, points in series for x, _ in points]
-        x = axis_over("requests in flight", xs, log=True)
-        plot = Plot(
-            Axis(x.label, min(xs) / 1.25, max(xs) * 1.25, log=True), axis_over("", [v for _, p in series for _, v in p])
-        )
-        marks = []
-        for i, (name, points) in enumerate(series):
-            marks.append(plot.line(points, f"s{i % COLOURS}") if len(points) > 1 else "")
-            marks += [
-                plot.dot(*point, f"s{i % COLOURS}", f"{name}: {point[1]:.4g} at {point[0]:g}") for point in points
-            ]
-        about = f"{title} over concurrency: " + "; ".join(
-            f"{name}: " + ", ".join(f"{v:.3g} at {at:g}" for at, v in points) for name, points in series
-        )
-        legend = [(f"s{i % COLOURS}", name) for i, (name, _) in enumerate(series)]
-        names = [(at, f"{at:g}") for at in sorted(set(xs))]
-        charts.append(figure(plot.svg(marks, about, names), title, note, legend))
-    return charts
+    charts = [chart for title, measure in MEASURES.items() if (chart := _over_concurrency(title, measure, groups))]
+    if not charts:
+        return tag("p", "No cell was measured at a fixed number of requests in flight.")
+    keys = [(f"s{i % COLOURS}", name) for i, (name, _) in enumerate(groups)]
+    return legend(keys) + tag("div", "".join(charts), class_="charts")
+
+
+def _over_concurrency(
+    title: str, measure: Callable[[CellResult], float | None], groups: Sequence[tuple[str, Sequence[CellResult]]]
+) -> str:
+    series = []
+    for i, (name, group) in enumerate(groups):
+        points = [(float(c.labels["concurrency"]), value) for c in group if (value := measure(c)) is not None]
+        if points:
+            series.append((f"s{i % COLOURS}", name, sorted(points)))
+    if not series:
+        return ""
+    xs = sorted({x for _, _, points in series for x, _ in points})
+    y = axis_over("", [value for _, _, points in series for _, value in points])
+    if len(xs) == 1:
+        plot = Plot(Axis(f"{xs[0]:g} requests in flight", 0, len(series)), y)
+        marks = [
+            plot.bar(i + 0.1, i + 0.9, points[0][1], class_, f"{name}: {points[0][1]:.4g}")
+            for i, (class_, name, points) in enumerate(series)
+        ]
+        names = [(i + 0.5, number(points[0][1])) for i, (_, _, points) in enumerate(series)] if len(series) < 8 else []
+    else:
+        plot = Plot(Axis("requests in flight", xs[0] / 1.25, xs[-1] * 1.25, log=True), y)
+        marks = [plot.line(points, class_) for class_, _, points in series if len(points) > 1]
+        marks += [
+            plot.dot(x, value, class_, f"{name}: {value:.4g} at {x:g}")
+            for class_, name, points in series
+            for x, value in points
+        ]
+        names = [(x, f"{x:g}") for x in xs]
+    about = f"{title}: " + "; ".join(
+        f"{name}: " + ", ".join(f"{value:.3g} at {x:g}" for x, value in points) for _, name, points in series
+    )
+    return figure(plot.svg(marks, about, names), title)
 
 
 def _but_for_concurrency(cells: Sequence[CellResult]) -> list[tuple[str, list[CellResult]]]:
-    """Cells that differ in concurrency alone, under the labels that tell the groups apart."""
+    """Cells that differ in concurrency alone, named by what tells the groups of their kind apart."""
     groups: dict[str, list[CellResult]] = {}
     for cell in cells:
-        if isinstance(cell.labels.get("concurrency"), int) and not isinstance(cell.labels["concurrency"], bool):
+        if isinstance(cell.labels.get("concurrency"), int):
             rest = {name: value for name, value in cell.labels.items() if name != "concurrency"}
             groups.setdefault(json.dumps([cell.kind, rest], sort_keys=True), []).append(cell)
-    firsts = [group[0] for group in groups.values()]
-    names = dict.fromkeys(name for cell in firsts for name in cell.labels if name != "concurrency")
-    varying = [n for n in names if len({json.dumps(c.labels.get(n), sort_keys=True) for c in firsts}) > 1]
     named = []
     for group in groups.values():
+        first = group[0]
+        varying = varying_labels([other[0] for other in groups.values() if other[0].kind == first.kind])
         told = [
-            f"{n.replace('_', ' ')} {label_text(group[0].labels.get(n))}"
-            for n in varying
-            if group[0].labels.get(n) is not None
+            f"{name.replace('_', ' ')} {label_text(first.labels[name])}"
+            for name in varying
+            if name != "concurrency" and first.labels.get(name) is not None
         ]
-        served = "whole" if group[0].kind == "monolithic" else "P/D"
-        named.append((", ".join([served, *told]), group))
+        named.append((", ".join(["whole" if first.kind == "monolithic" else "P/D", *told]), group))
     return named

@@ -10,8 +10,9 @@ import json
 import re
 from typing import Any
 
+from rig.divergence import first_difference
 from rig.records import Judged, JudgedCanary
-from rig.report.data import ITSELF, RunData, first_difference
+from rig.report.data import ITSELF, RunData
 from rig.verdict import state_name
 
 TEXT_BUDGET = 7_000_000

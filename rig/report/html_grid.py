@@ -160,9 +160,9 @@ def _interval(
     margin: float | None = None,
 ) -> str:
     def at(x: float) -> str:
-        return coordinate(axis.share(x) * 1000)
+        return coordinate(10 + axis.share(x) * 980)
 
-    marks = tag("path", class_="rail", d="M0 11H1000")
+    marks = tag("path", class_="rail", d="M10 11H990")
     if margin is not None:
         marks += tag("path", class_="zero", d=f"M{at(0)} 0V22") + tag("path", class_="margin", d=f"M{at(margin)} 0V22")
     if ci95:

@@ -142,11 +142,16 @@ def svg(content: str, width: float, height: float, about: str, **attributes: str
     return tag("svg", content, viewBox=box, role="img", aria_label=about, **attributes)
 
 
-def figure(picture: str, title: str, note: str = "", legend: Sequence[tuple[str, str]] = ()) -> str:
+def figure(picture: str, title: str, note: str = "", keys: Sequence[tuple[str, str]] = ()) -> str:
     """A picture with its title, a legend of (class, name), and a note in small letters."""
-    keys = "".join(tag("li", tag("i", class_=f"key {class_}") + escape(name)) for class_, name in legend)
-    head = tag("figcaption", escape(title) + (tag("ul", keys, class_="legend") if keys else ""))
+    head = tag("figcaption", escape(title) + legend(keys))
     return tag("figure", head + picture + (tag("p", escape(note), class_="note") if note else ""))
+
+
+def legend(keys: Sequence[tuple[str, str]]) -> str:
+    """What the colours mean, of (class, name)."""
+    items = "".join(tag("li", tag("i", class_=f"key {class_}") + escape(name)) for class_, name in keys)
+    return tag("ul", items, class_="legend") if items else ""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], class_: str = "") -> str:

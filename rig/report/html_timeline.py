@@ -61,9 +61,9 @@ def timeline(records: Sequence[RequestRecord], outcomes: Mapping[str, str]) -> s
         role="region",
         aria_label="Timeline",
     )
-    legend = [(kind, f"{NAMES[kind]} ({counts[kind]})") for kind in NAMES if kind in counts]
+    keys = [(kind, f"{NAMES[kind]} ({counts[kind]})") for kind in NAMES if kind in counts]
     note = "One bar a request, from submit to end; one lane a request in flight. Triangles mark where requests failed."
-    return figure(picture, "Timeline", note if marks else note.split(" Triangles")[0], legend)
+    return figure(picture, "Timeline", note if marks else note.split(" Triangles")[0], keys)
 
 
 def _kind(record: RequestRecord, outcomes: Mapping[str, str]) -> str:

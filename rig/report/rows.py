@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rig.labels import MISSING as MISSING
+from rig.labels import label_text as label_text
 from rig.metrics import error_texts
 from rig.records import CellResult, Comparison, Counts, Percentiles, Reason, RunResult
 from rig.verdict import state_name
-
-MISSING = "-"
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,6 @@ def constant_labels(cells: Sequence[CellResult]) -> dict[str, str]:
     names = dict.fromkeys(name for cell in cells for name in cell.labels)
     varying = set(varying_labels(cells))
     return {n: label_text(cells[0].labels[n]) for n in names if n not in varying and cells[0].labels[n] is not None}
-
-
-def label_text(value: Any) -> str:
-    """A label as people write it: on, off, JSON for what is nested."""
-    if value is None:
-        return MISSING
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    text = json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
-    return " ".join(text.split())
 
 
 def label_columns(cells: Sequence[CellResult]) -> list[Column]:
