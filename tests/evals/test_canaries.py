@@ -169,7 +169,7 @@ def test_parameters_keep_what_divergence_asks_for() -> None:
 
 
 CODE = make("gsm-tiny", 1)[0].code
-A, B, C, D, E, F = CODE
+A, B, C, D, E, F = list(CODE)
 OTHER = make("gsm-tiny", 2)[1].code
 
 
@@ -202,6 +202,14 @@ OTHER = make("gsm-tiny", 2)[1].code
 )
 def test_reading_a_code(text: str | None, code: str | None) -> None:
     assert read_code(make("gsm-tiny", 1)[0], text) == code
+
+
+@given(NAMES, st.text("0123456789 ,.-#\nQA:", max_size=80))
+def test_any_text_gives_a_whole_code_made_of_its_digits_or_none(name: str, text: str) -> None:
+    [canary] = make(name, 1)
+    code = read_code(canary, text)
+    assert code is None or len(code) == len(canary.code)
+    assert code is None or code in "".join(c for c in text if c.isdigit())
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)
