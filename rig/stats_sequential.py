@@ -53,7 +53,7 @@ def log_e_drop(b: npt.ArrayLike, c: npt.ArrayLike, n: npt.ArrayLike, margin: flo
     ties = np.asarray(n, dtype=np.float64)[..., None] - losses - gains
     bets = _BETS / (1 - margin)
     logs = losses * np.log1p(-_BETS) + ties * np.log1p(bets * margin) + gains * np.log1p(bets * (1 + margin))
-    return np.asarray(special.logsumexp(logs + np.log(_WEIGHTS), axis=-1), dtype=np.float64)
+    return np.asarray(np.logaddexp.reduce(logs + np.log(_WEIGHTS), axis=-1), dtype=np.float64)
 
 
 class Sequential:

