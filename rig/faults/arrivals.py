@@ -6,7 +6,6 @@ that every tensor-parallel rank strikes the same requests.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -78,23 +77,14 @@ def announce(scheduler: Any, metadata: Any, read: Callable[[], Control]) -> None
         setattr(part, ATTRIBUTE, arrivals)
 
 
-def _block_tokens(scheduler: Any) -> int:
-    """Tokens of a block of the attention groups, which alone can be recomputed from a block's start."""
-    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
-    sizes = [manager.block_size for manager in managers if manager.records_new_block_ids]
-    return math.lcm(*sizes) if sizes else int(scheduler.block_size)
-
-
-def leave_unwritten(scheduler: Any, failed: Iterable[str], control_path: Path) -> None:
-    """Of a failed load, have only the last block recomputed, as if only that one had been reported."""
+def forget_failure(scheduler: Any, failed: Iterable[str], control_path: Path) -> None:
+    """Lose the report of a failed load: nothing is recomputed, and the request goes on with unwritten blocks."""
     for request_id in failed:
         request = scheduler.requests.get(request_id)
         arrival = getattr(request, ATTRIBUTE, None)
         if arrival is None or request_id not in scheduler.failed_recving_kv_req_ids:
             continue
-        block = _block_tokens(scheduler)
-        unwritten = (arrival.loaded_tokens - 1) // block * block
         delattr(request, ATTRIBUTE)
-        if unwritten > 0:
-            request.num_computed_tokens = unwritten
-            append_hit(control_path, arrival.hit("recompute_unwritten", unwritten_tokens=unwritten))
+        scheduler.failed_recving_kv_req_ids.discard(request_id)
+        request.num_computed_tokens = arrival.loaded_tokens
+        append_hit(control_path, arrival.hit("recompute_unwritten", unwritten_tokens=arrival.loaded_tokens))

@@ -40,7 +40,8 @@ class Worker:
         self._control = control
         self._pages = Pages(worker)
         self._expected: dict[str, Expected] = {}
-        self._arrived: deque[Expected] = deque(maxlen=KEPT)
+        self._sound: deque[Expected] = deque(maxlen=KEPT)
+        self._struck: deque[Expected] = deque(maxlen=KEPT)
         self._held: dict[str, tuple[float, Arrival, float]] = {}
 
     def before_transfer(self, metadata: Any) -> None:
@@ -67,7 +68,7 @@ class Worker:
     def after_transfer(self, results: Any, finished: Iterable[str]) -> None:
         """Called with what has arrived, before the scheduler is told; `finished` are requests that have ended."""
         ended = set(finished)
-        for expected in self._arrived:
+        for expected in (*self._sound, *self._struck):
             expected.finished = expected.finished or expected.arrival.request_id in ended
         for request_id in sorted(results.finished_recving):
             if request_id in self._expected:
@@ -88,7 +89,7 @@ class Worker:
             if detail is not None:
                 append_hit(self._control, arrival.hit(fault.fault, rank=self._worker.tp_rank, **detail))
         if not failed:
-            self._arrived.append(expected)
+            (self._struck if arrival.faults else self._sound).append(expected)
 
     def _damage(self, fault: Fault, expected: Expected) -> dict[str, Any] | None:
         """Do the damage; what was changed, None when nothing was."""
@@ -139,9 +140,13 @@ class Worker:
         return changed
 
     def _donors(self, expected: Expected) -> list[Expected]:
-        """Earlier requests with another prompt: the latest first, those that have ended before all others."""
-        others = [e for e in reversed(self._arrived) if e.arrival.prompt != expected.arrival.prompt]
-        return sorted(others, key=lambda e: not e.finished)
+        """Earlier requests with another prompt, the latest first, but sound and ended ones before all others.
+
+        Where every request is struck, damage copied from damage would soon be the same for all.
+        """
+        known = [*reversed(self._sound), *reversed(self._struck)]
+        others = [e for e in known if e.arrival.prompt != expected.arrival.prompt]
+        return sorted(others, key=lambda e: (bool(e.arrival.faults), not e.finished))
 
     def _copy(self, block_ids: Sequence[Sequence[int]]) -> list[tuple[int, int, list[Any]]]:
         return [

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .arrivals import announce, leave_unwritten
+from .arrivals import announce, forget_failure
 from .damage import Worker
 from .watch import Watch
 
@@ -61,7 +61,7 @@ def _wrap_scheduler(scheduler: type, control: Path) -> None:
     def failed(original: Callable[..., Any]) -> Callable[..., Any]:
         def _handle_failed_recving(self: Any, failed_req_ids: Any) -> Any:
             affected = original(self, failed_req_ids)
-            leave_unwritten(self, failed_req_ids, control)
+            forget_failure(self, failed_req_ids, control)
             return affected
 
         return _handle_failed_recving
