@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import signal
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +13,9 @@ from evals.errors import EvalError
 from proxy.command import proxy_command
 from proxy.errors import ProxyError
 from rig import __version__
+from rig.cli_common import interruptible, planned_sweep
 from rig.cli_compare import baseline_command, compare_command
+from rig.cli_selftest import selftest_command
 from rig.errors import Interrupted, RigError, UsageError
 
 T = TypeVar("T")
@@ -52,9 +51,8 @@ def plan(config: Path, cell_glob: str | None, gpus: int | None, form: str) -> No
 
     `sh` is a script that a person can run.
     """
-    from rig.plan_text import format_plan
 
-    click.echo(format_plan(_plan(config, cell_glob=cell_glob, gpus=gpus, enough_gpus=True), form))
+    click.echo(format_plan(planned_sweep(config, cell_glob=cell_glob, gpus=gpus, enough_gpus=True), form))
 
 
 @cli.command()
@@ -79,14 +77,14 @@ def sweep(
     from rig.progress import Display
     from rig.verdict import exit_code
 
-    planned = _plan(config, cell_glob=cell_glob, limit=limit)
+    planned = planned_sweep(config, cell_glob=cell_glob, limit=limit)
     tasks = runs.load_tasks(planned, data)
     earlier = runs.reopen(planned, resume) if resume else None
     runs.check_startable(planned)
     folder = earlier or runs.begin(planned, config, out)
     with Display(sys.stderr) as display:
         runs.announce(planned, folder, display)
-        _interruptible(runs.Sweep(planned, tasks, folder, display).all())
+        interruptible(runs.Sweep(planned, tasks, folder, display).all())
     result = folder.read()
     _show(folder)
     sys.exit(exit_code(result.cells, strict))
@@ -160,7 +158,7 @@ def evaluate(**options: Any) -> None:
 
     wanted = EvalOptions(**options)
     with Display(sys.stderr) as display:
-        text, code = _interruptible(evaluate_url(wanted, display))
+        text, code = interruptible(evaluate_url(wanted, display))
     click.echo(text)
     sys.exit(code)
 
@@ -175,7 +173,7 @@ def doctor(config: Path | None, data: Path | None) -> None:
     """
     from rig import doctor as doctors
 
-    planned = _plan(config, enough_gpus=True) if config else None
+    planned = planned_sweep(config, enough_gpus=True) if config else None
     checks = []
     for check in doctors.examine(planned, data):
         checks.append(check)
@@ -184,16 +182,9 @@ def doctor(config: Path | None, data: Path | None) -> None:
 
 
 cli.add_command(proxy_command)
+cli.add_command(selftest_command)
 cli.add_command(compare_command)
 cli.add_command(baseline_command)
-
-
-def _plan(config: Path, **options: Any) -> Any:
-    from rig.config import load_config
-    from rig.machine import detect_machine
-    from rig.plan import plan_sweep
-
-    return plan_sweep(load_config(config), detect_machine(), **options)
 
 
 def _show(folder: Any) -> None:
@@ -205,22 +196,6 @@ def _table(folder: Any, width: int = TABLE_WIDTH, color: bool = False) -> str:
     from rig.report.table import format_table
 
     return format_table(folder.read(), str(folder.path), width=width, color=color)
-
-
-def _interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; SIGINT and SIGTERM cancel the work, which then cleans up. Raises Interrupted."""
-
-    async def main() -> T:
-        task = asyncio.ensure_future(work)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
-        return await task
-
-    try:
-        return asyncio.run(main())
-    except asyncio.CancelledError:
-        raise Interrupted("interrupted; what was finished is on disk") from None
 
 
 def main(argv: list[str] | None = None) -> None:

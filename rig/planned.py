@@ -141,7 +141,8 @@ class CellPlan:
 
     `fresh` needs servers of which nothing has been asked; `continues` follows its predecessor on the same servers,
     as that one left them, whatever its verdict: both are for passes over the same questions. `noise_floor` holds a
-    baseline against itself; `early_stop` asks in an order of `seed` and ends once the verdict is decided; `rerun`
+    baseline against itself; `early_stop` asks in an order of `seed` and ends once the verdict is decided, `shuffled`
+    only does the former; `rerun`
     repeats a red cell on fresh servers, and `rerun_of` is set in that repetition.
     """
 
@@ -159,6 +160,7 @@ class CellPlan:
     early_stop: bool = False
     rerun: bool = False
     rerun_of: str | None = None
+    shuffled: bool = False
     seed: int = 0
 
 

@@ -22,7 +22,7 @@ class Round:
 
 
 def rounds_of(cell: CellPlan, task: Task) -> list[Round]:
-    """The rounds of a cell. The first is in the task's order, unless it may stop early; each later one in its own.
+    """The rounds of a cell, the first in the task's order unless the plan says otherwise, each later one in its own.
 
     A canary's code belongs to the cell and the round alone, so that what an earlier one left in the KV cache is never
     the right answer.
@@ -33,7 +33,7 @@ def rounds_of(cell: CellPlan, task: Task) -> list[Round]:
 
 def _round(cell: CellPlan, task: Task, repeat: int) -> Round:
     questions = list(requests_of(task, pass_=cell.task.pass_, repeat=repeat))
-    if repeat or cell.early_stop:
+    if repeat or cell.early_stop or cell.shuffled:
         random.Random(f"order/{cell.seed}/{repeat}").shuffle(questions)
     count = default_count(len(questions)) if cell.task.canaries is None else cell.task.canaries
     canaries = make_canaries(task.name, count, f"{cell.id}/{repeat}", task.params, task.endpoint)

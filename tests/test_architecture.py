@@ -35,6 +35,7 @@ LAYERS = [
     {"asking", "observing", "rounds", "reporting"},
     {"cell", "evaluate", "rescoring"},
     {"run"},
+    {"selftest"},
     {"cli"},
     {"__main__"},
 ]

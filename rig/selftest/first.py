@@ -1,0 +1,72 @@
+"""Which evidence would have shown a fault first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rig import stats
+from rig.records import CellResult, JudgedCanary, Pair
+
+
+@dataclass(frozen=True)
+class First:
+    """The evidence that reached its level earliest, after so many requests in order of arrival."""
+
+    evidence: str
+    requests: int
+
+
+def first_evidence(
+    result: CellResult, base: CellResult, pairs: Sequence[Pair], canaries: Sequence[JudgedCanary]
+) -> First | None:
+    """Look back over a cell: each kind of evidence at each request, at the level it has after correction.
+
+    This ranks the evidence of a finished cell. It is no sequential test: looking after each request would need one.
+    """
+    level = result.gates.alpha / max(1, len(result.tests))
+    floor = base.noise_floor.first_divergence if base.noise_floor else None
+    here = next((c.first_divergence for c in result.comparisons if c.baseline == base.cell_id), None)
+    threshold = here.threshold if here else None
+    theirs = base.evidence.canaries if base.evidence else None
+    in_order = sorted(pairs, key=lambda p: p.order or 0)
+    answered = [p for p in in_order if "error" not in (p.outcome, p.baseline_outcome)]
+    found = [_accuracy(answered, level)]
+    if floor is not None and floor.measured and threshold is not None:
+        measured = [p for p in in_order if p.shift is not None]
+        hits = [(p.shift or 0) > threshold for p in measured]
+        found.append(_excess("divergence", hits, (floor.damaged or 0, floor.measured), level))
+    if canaries and theirs is not None and theirs.sent > theirs.error:
+        known = sorted((c for c in canaries if c.outcome != "error"), key=lambda c: c.order or 0)
+        lost = _excess(
+            "canaries",
+            [c.outcome != "right" for c in known],
+            (theirs.wrong + theirs.crossed, theirs.sent - theirs.error),
+            level,
+        )
+        found.append(None if lost is None else First("canaries", 1 + (known[lost.requests - 1].order or 0)))
+        crossed = next((c for c in known if c.outcome == "crossed"), None)
+        found.append(None if crossed is None else First("crossed canary", 1 + (crossed.order or 0)))
+    failed = [p.outcome == "error" for p in in_order if p.baseline_outcome != "error"]
+    found.append(_excess("errors", failed, (0, len(failed)), level))
+    return min((f for f in found if f is not None), key=lambda f: f.requests, default=None)
+
+
+def _accuracy(pairs: Iterable[Pair], level: float) -> First | None:
+    b = c = 0
+    for n, pair in enumerate(pairs, 1):
+        b += pair.baseline_outcome == "correct" != pair.outcome
+        c += pair.outcome == "correct" != pair.baseline_outcome
+        if b > c and stats.mcnemar_no_drop(b, c) <= level:
+            return First("accuracy", n)
+    return None
+
+
+def _excess(evidence: str, hits: Sequence[bool], base: tuple[int, int], level: float) -> First | None:
+    """The first request at which hits outnumber the baseline's by Fisher's test."""
+    k = 0
+    for n, hit in enumerate(hits, 1):
+        k += hit
+        if hit and stats.fisher_excess(k, n, *base) <= level:
+            return First(evidence, n)
+    return None

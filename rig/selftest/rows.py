@@ -1,0 +1,88 @@
+"""The outcome of each case as a row. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rig.faults.control import Hit
+from rig.records import CellResult, Channel, JudgedCanary, Pair, State
+from rig.selftest.cases import Case
+from rig.selftest.first import First, first_evidence
+from rig.verdict_usable import invalid
+
+FIXED_TOLERANCE = 0.05
+"""The gate that teams use by hand: red when accuracy falls by more than this."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case. `struck` counts the questions that the engine says it damaged, `struck_lost` those of them lost.
+
+    `gate` is what a fixed tolerance of 5 points would have said of the same answers.
+    """
+
+    case: str
+    fault: str | None
+    rate: float
+    seed: int
+    questions: int
+    struck: int
+    struck_lost: int
+    accuracy: float | None
+    change: float | None
+    state: State | None
+    channels: tuple[Channel, ...]
+    first: First | None
+    gate: bool | None
+    as_expected: bool
+    why: str
+
+
+def row_of(
+    case: Case,
+    result: CellResult,
+    base: CellResult,
+    pairs: Sequence[Pair],
+    canaries: Sequence[JudgedCanary],
+    hits: Sequence[Hit],
+) -> Row:
+    """What the rig said of a case, beside what was done to it."""
+    struck = {h.sample_id for h in hits}
+    comparison = next((c for c in result.comparisons if c.baseline == base.cell_id), None)
+    verdict = result.verdict
+    alarms = alarming(result)
+    change = comparison.delta if comparison else None
+    lost = [p for p in pairs if p.sample_id in struck and p.outcome != "correct"]
+    return Row(
+        case=case.name,
+        fault=case.fault,
+        rate=case.rate,
+        seed=case.seed,
+        questions=len(pairs),
+        struck=sum(p.sample_id in struck for p in pairs),
+        struck_lost=len(lost),
+        accuracy=result.accuracy.value if result.accuracy else None,
+        change=change,
+        state=verdict.state if verdict else None,
+        channels=alarms,
+        first=first_evidence(result, base, pairs, canaries) if verdict and verdict.state == "regression" else None,
+        gate=None if change is None else change < -FIXED_TOLERANCE,
+        as_expected=case.as_expected(verdict.state if verdict else None, alarms),
+        why=verdict.reasons[0].text if verdict and verdict.reasons else result.failure or "",
+    )
+
+
+def alarming(result: CellResult) -> tuple[Channel, ...]:
+    """The channels in which a regression was found, in the order of the verdict's reasons."""
+    if result.verdict is None or result.verdict.state != "regression" or invalid(result):
+        return ()
+    alpha = result.gates.alpha
+    by_test = [t.channel for t in result.tests if t.p_adjusted is not None and t.p_adjusted <= alpha]
+    proof = result.evidence
+    certain: list[Channel] = []
+    if proof is not None:
+        certain += [f.channel for f in proof.findings if f.severity == "damage"]
+        certain += ["damage"] if proof.canaries and proof.canaries.crossed else []
+        certain += ["transfer"] if proof.failed or proof.expired else []
+    return tuple(dict.fromkeys([*certain, *by_test]))
