@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from evals.errors import EvalError
 from rig import baselines
 from rig.baselines import BaselineFile, Origin, Proof, Stored, StoredTask
 from rig.errors import DataError, UsageError
@@ -62,7 +63,7 @@ def save(run: RunFolder, out: Path, glob: str | None = None) -> Iterator[Said]:
         try:
             problem = refusal(result) or run.damage(result)
             new = None if problem else _file(run, result, found.info)
-        except DataError as error:
+        except (DataError, EvalError) as error:
             problem, new = str(error), None
         if new is None:
             yield Said(f"{result.cell_id}: not saved: {problem}", False)
