@@ -168,12 +168,17 @@ class Worker:
 
     def _read_stale(self, expected: Expected, transfer: Any) -> None:
         """Read, in place of the request's blocks, as many that prefill has freed since an earlier request."""
-        donors = [e for e in self._donors(expected) if e.remote_engine == expected.remote_engine]
+        donors = [e.remote for e in self._donors(expected) if e.remote_engine == expected.remote_engine]
+        own = expected.remote
+        taken = {i for ids in own for i in ids}
+        whole = [
+            r for r in donors if list(map(len, r)) == list(map(len, own)) and not taken & {i for g in r for i in g}
+        ]
         stale = []
-        for group, ids in enumerate(expected.remote):
-            freed = [i for donor in reversed(donors) for i in donor.remote[group] if i not in ids]
+        for group, ids in enumerate(own):
+            freed = [i for remote in reversed(whole[:1] or donors) for i in remote[group] if i not in ids]
             stale.append(freed[len(freed) - len(ids) :])
-        if expected.remote and [len(ids) for ids in stale] == [len(ids) for ids in expected.remote]:
+        if own and list(map(len, stale)) == list(map(len, own)):
             transfer.remote.block_ids = stale
             expected.redirected = True
 
