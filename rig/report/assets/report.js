@@ -10,7 +10,7 @@
   const RIGHT = "cr";
   const SHOWN = [
     ["all", "all requests", () => true],
-    ["lost", "lost: right only on the baseline", (r) => isRight(r.base) && !isRight(r.mine) && r.mine !== "-"],
+    ["lost", "lost: right only on the baseline", (r) => isRight(r.base) && !isRight(r.mine) && !"-e".includes(r.mine)],
     ["gained", "gained: right only here", (r) => isRight(r.mine) && r.base !== "-" && !isRight(r.base)],
     ["differ", "texts differ", (r) => r.first !== null],
     ["bad", "not right", (r) => !isRight(r.mine) && r.mine !== "e"],
