@@ -131,6 +131,23 @@ def test_losses_alone_are_proof_as_soon_as_at_a_fixed_number(alpha: float, neede
     assert fed(["loss"] * needed).decided(alpha, 0.05, 0.02) == "regression"
 
 
+@pytest.mark.parametrize(
+    ("flips", "sequential", "at_once"), [(0, 197, 149), (1, 284, 237), (4, 513, 310), (10, 748, 391)]
+)
+def test_price_of_a_pass_is_the_documented_one(flips: int, sequential: int, at_once: int) -> None:
+    for n, passes in ((sequential, True), (sequential - 1, False)):
+        assert (float(log_e_drop(flips, flips, n, 0.02)) >= math.log(20)) is passes
+    assert stats.drop_below(flips, flips, at_once, 0.02, 0.05)
+    assert not stats.drop_below(flips, flips, at_once - 1, 0.02, 0.05)
+
+
+@pytest.mark.parametrize(("gains", "sequential", "at_once"), [(0, 5, 5), (1, 11, 7), (2, 14, 9), (4, 19, 12)])
+def test_price_of_a_regression_is_the_documented_one(gains: int, sequential: int, at_once: int) -> None:
+    for losses, proved in ((sequential, True), (sequential - 1, False)):
+        assert (float(log_e_no_drop(losses, gains)) >= math.log(20)) is proved
+    assert stats.mcnemar_no_drop(at_once, gains) <= 0.05 < stats.mcnemar_no_drop(at_once - 1, gains)
+
+
 def test_a_drop_is_said_before_that_it_is_small() -> None:
     """Ties after the losses can prove that a drop is below the margin; it stays a drop."""
     seen: list[Outcome] = ["loss"] * 6 + ["tie"] * 3000
