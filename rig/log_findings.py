@@ -19,7 +19,7 @@ from typing import Literal
 from rig.records import Channel, Finding
 from rig.secrets import masked_yaml
 
-QUOTED_CHARS = 300
+QUOTED_CHARS = 200
 
 EXPIRED_LEASE = "expired_lease"
 STALE_BLOCKS = "stale_blocks"
@@ -160,7 +160,15 @@ _READS: Mapping[_Read, _Kind] = {
 }
 # In every line that a pattern can match: looked for first, as most lines hold none of them.
 _MARKS = (
-    *("expired", "Unrecognized request", "NIXL", "Nixl", "No remote agents", "to push for request"),
+    *(
+        "expired",
+        "Potentially invalid KV",
+        "Unrecognized request",
+        "NIXL",
+        "Nixl",
+        "No remote agents",
+        "to push for request",
+    ),
     *("KVTransferParams", "no KVConnector", "KV load failure", "internal error during generation"),
     *("aborted.", "Aborted request"),
 )

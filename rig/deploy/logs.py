@@ -190,7 +190,7 @@ class LogTail:
     def __init__(self, path: Path, from_end: bool = False) -> None:
         self.path = path
         self._at = size(path) if from_end else 0
-        self._rest = ""
+        self._rest = b""
         self._kept: deque[str] = deque(maxlen=KEEP_LINES)
 
     def read_new(self) -> list[str]:
@@ -198,7 +198,7 @@ class LogTail:
         try:
             with self.path.open("rb") as file:
                 if file.seek(0, os.SEEK_END) < self._at:
-                    self._at, self._rest = 0, ""
+                    self._at, self._rest = 0, b""
                 file.seek(self._at)
                 data = file.read(READ_BYTES)
         except OSError:
@@ -210,7 +210,7 @@ class LogTail:
 
     def text(self) -> str:
         """The lines kept, with an unfinished last one."""
-        return "\n".join([*self._kept, self._rest])
+        return "\n".join([*self._kept, _text(self._rest)])
 
 
 def read_between(path: Path, start: int, end: int) -> Iterator[str]:
@@ -219,7 +219,7 @@ def read_between(path: Path, start: int, end: int) -> Iterator[str]:
     From the file's beginning if it is shorter than `start`, as it was begun anew then. Holds about READ_BYTES at a
     time. An unreadable file has no lines.
     """
-    rest = ""
+    rest = b""
     with suppress(OSError), path.open("rb") as file:
         at = start if file.seek(0, os.SEEK_END) >= start else 0
         file.seek(at)
@@ -228,7 +228,7 @@ def read_between(path: Path, start: int, end: int) -> Iterator[str]:
             lines, rest = _completed(rest, data)
             yield from lines
     if rest:
-        yield rest[:KEEP_CHARS]
+        yield _text(rest)
 
 
 def size(path: Path) -> int:
@@ -239,7 +239,11 @@ def size(path: Path) -> int:
         return 0
 
 
-def _completed(rest: str, data: bytes) -> tuple[list[str], str]:
+def _completed(rest: bytes, data: bytes) -> tuple[list[str], bytes]:
     """The lines that are complete, each cut to KEEP_CHARS, and what is left of the last one."""
-    *lines, left = re.split(r"[\r\n]+", rest + data.decode("utf-8", errors="replace"))
-    return [line[:KEEP_CHARS] for line in lines if line], left[-READ_BYTES:]
+    *lines, left = re.split(rb"[\r\n]+", rest + data)
+    return [_text(line) for line in lines if line], left[-READ_BYTES:]
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", errors="replace")[:KEEP_CHARS]

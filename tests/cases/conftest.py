@@ -110,6 +110,8 @@ def template(task: Mapping[str, Any] | None = None, sim: Mapping[str, Any] | Non
                 "kv_connector": "NixlConnector",
                 "kv_role": "kv_both",
                 "kv_load_failure_policy": "fail",
+                # What failed requests hold is waited for, after a cell: not for half a minute.
+                "kv_connector_extra_config": {"kv_lease_duration": 5},
             },
             "both": {
                 "side_channel_host": "127.0.0.1",
@@ -140,6 +142,7 @@ def template(task: Mapping[str, Any] | None = None, sim: Mapping[str, Any] | Non
             }
         },
         "gates": {"max_accuracy_drop": 0.1},
+        "rerun": False,
         "limits": {"start_s": 60, "check_s": 30, "hang_s": 60, "stop_s": 5},
     }
 

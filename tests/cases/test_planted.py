@@ -105,6 +105,14 @@ def test_case_4_leases_expired(sweeps: dict[str, Any], cells: dict[str, Any]) ->
     assert all(re.search(f"Releasing expired KV blocks for request cmpl-{name}-", log) for name in struck)
     assert cell.result["evidence"]["expired"] == len(struck) > 0 and cell.result["evidence"]["failed"] == 0
     assert (cell.state, cell.channels[0]) == ("regression", "transfer") and sweeps["worse"].code == 1
+    tainted = {name: row["tainted"] for name, row in cell.judged.items() if row["tainted"]}
+    questions = struck & cell.judged.keys()
+    assert tainted == {name: ["expired_lease", "stale_blocks"] for name in questions}
+    assert {cell.judged[name]["outcome"] for name in questions} == {"error"}
+    counts = cell.result["counts"]
+    assert (counts["correct"], counts["wrong"]) == (40 - len(questions), 0), "freed blocks are no wrong answer"
+    assert counts["error"] == {"expired_lease": len(questions)} and cell.result["accuracy"]["value"] == 1
+    assert f"these answers came from freed blocks ({len(struck)} requests" in cell.why
 
 
 def test_case_5_a_failed_hand_off_and_its_neighbours(cells: dict[str, Any]) -> None:
@@ -115,6 +123,11 @@ def test_case_5_a_failed_hand_off_and_its_neighbours(cells: dict[str, Any]) -> N
     assert {name for name, row in cell.judged.items() if row["outcome"] == "wrong"} == damaged - failed
     assert cell.result["evidence"]["failed"] == len(failed)
     assert (cell.state, cell.channels[0]) == ("regression", "transfer")
+    [shown] = [f["text"] for f in cell.result["evidence"]["findings"] if "beside a failed request" in f["text"]]
+    beside, lost, others, elsewhere = map(int, re.findall(r"\d+", shown))
+    questions = cell.judged.keys()
+    assert beside + others == len(questions - failed)
+    assert (lost, elsewhere) == (len((damaged - failed) & questions), 0)
 
 
 def test_case_6_prompt_tokens_counted_differently(sweeps: dict[str, Any], cells: dict[str, Any]) -> None:

@@ -34,6 +34,24 @@ def test_counts_by_outcome_and_errors_by_class(make_record: Record) -> None:
     assert found == Counts(1, 0, 0, 0, {"empty": 1, "http_status": 2}, by_leg)
 
 
+def test_a_tainted_answer_is_counted_under_its_taint_and_not_in_accuracy(make_record: Record) -> None:
+    records = [
+        make_record("a"),
+        make_record("b"),
+        make_record("c", error=failure("decode", "reset"), text=None),
+        make_record("d", text=None),
+    ]
+    names = ("expired_lease", "stale_blocks")
+    rows = [
+        Judged(r.request_id, r.sample_id, "s", None, "1", "correct" if r.sample_id == "a" else "error", tainted=taint)
+        for r, taint in zip(records, ((), names, names, ("foreign_engine",)), strict=True)
+    ]
+    found = metrics.counts(rows, records)
+    assert found.error == {"empty": 1, "expired_lease": 1, "reset": 1}, "a failure of its own comes first"
+    assert found.error_by_leg == {"decode": {"reset": 1}}
+    assert metrics.accuracy(rows, "s").value == 1.0
+
+
 def test_errors_are_named_with_their_leg_where_one_is_known() -> None:
     counts = Counts(1, 0, 0, 0, {"empty": 1, "reset": 4}, {"decode": {"reset": 3}, "prefill": {"reset": 1}})
     assert metrics.error_texts(counts) == ["decode reset 3", "empty 1", "prefill reset 1"]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rig.deploy.logs import LogTail, decisive_line, engine_dead, progress
+from rig.deploy import logs
+from rig.deploy.logs import LogTail, decisive_line, engine_dead, progress, read_between, size
 
 
 def logged(source: str, body: str, level: str = "ERROR") -> str:
@@ -172,3 +173,30 @@ def test_a_growing_log_is_read_once(tmp_path: Path) -> None:
     log.write_bytes(b"new\n")
     assert tail.read_new() == ["new"]
     assert LogTail(log, from_end=True).read_new() == []
+
+
+@given(
+    lines=st.lists(st.text("abcä☃ ", max_size=30), max_size=20),
+    cut=st.tuples(st.integers(0, 20), st.integers(0, 20)),
+    chunk=st.integers(100, 160),
+)
+def test_a_log_is_read_between_two_sizes(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], cut: tuple[int, int], chunk: int
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "log"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    first, last = sorted(min(at, len(lines)) for at in cut)
+    start, end = (len("".join(f"{line}\n" for line in lines[:at]).encode()) for at in (first, last))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "READ_BYTES", chunk)
+        found = list(read_between(path, start, end))
+    assert found == [line for line in lines[first:last] if line]
+
+
+def test_an_unfinished_line_a_new_log_and_no_log_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("one\r\ntwo\rthree")
+    assert list(read_between(path, 0, size(path))) == ["one", "two", "three"]
+    assert list(read_between(path, size(path), size(path))) == []
+    assert list(read_between(path, 1000, size(path))) == ["one", "two", "three"], "it was begun anew"
+    assert list(read_between(tmp_path / "none", 0, 10)) == [] and size(tmp_path / "none") == 0
