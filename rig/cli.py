@@ -51,6 +51,7 @@ def plan(config: Path, cell_glob: str | None, gpus: int | None, form: str) -> No
 
     `sh` is a script that a person can run.
     """
+    from rig.plan_text import format_plan
 
     click.echo(format_plan(planned_sweep(config, cell_glob=cell_glob, gpus=gpus, enough_gpus=True), form))
 
