@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rig.records import JudgedCanary, Pair, Segment
-from rig.stats import fisher_excess
+from rig.stats import fisher_excess, mcnemar_no_drop
 from rig.stats_family import holm
 
 Bools = npt.NDArray[np.bool_]
@@ -62,12 +62,19 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Count:
-    """Which requests can be hit at all, and which are."""
+    """Which requests can be hit at all, which are, and which went the other way: gains beside losses."""
 
     of: Of
     eligible: Bools
     hit: Bools
     parts: list[_Part]
+    opposite: Bools | None = None
+
+    def one_way(self, part: _Part, alpha: float) -> bool:
+        """Whether hits in a part outnumber their opposite (exact McNemar); noise in hard questions does not."""
+        if self.opposite is None:
+            return True
+        return mcnemar_no_drop(int((part.inside & self.hit).sum()), int((part.inside & self.opposite).sum())) <= alpha
 
 
 def find_segments(
@@ -83,21 +90,24 @@ def find_segments(
     among those measured, errors where the baseline had none, wrong canaries among those that answered. Of several
     repeats of a question the first counts. Each part is held against the rest by Fisher's exact test, one-sided;
     Holm's correction runs over every part of every count, so that the chance of any being named for nothing is at most
-    `alpha`. Of parts that overlap along one axis the one with the smallest p is kept. Without `block_size` (tokens)
-    the remainder of the prompt's length is not looked at.
+    `alpha`. A part in which about as many answers are gained as lost is not named: hard questions do that. Of parts
+    that overlap along one axis the one with the smallest p is kept. Without `block_size` (tokens) the remainder of the
+    prompt's length is not looked at.
     """
     first = min((p.repeat for p in pairs), default=0)
     counts = _of_pairs([p for p in pairs if p.repeat == first], damaged_above, block_size)
     counts += _of_canaries(canaries, block_size)
-    tried: list[tuple[_Part, Segment]] = []
-    for count in counts:
-        if int(count.hit.sum()) >= FEWEST_HITS:
-            tried += _tests(count)
-    adjusted = holm({i: segment.p_value for i, (_, segment) in enumerate(tried)})
+    tried = [
+        (count, part, segment)
+        for count in counts
+        if int(count.hit.sum()) >= FEWEST_HITS
+        for part, segment in _tests(count)
+    ]
+    adjusted = holm({i: segment.p_value for i, (*_, segment) in enumerate(tried)})
     named = [
         (part, replace(segment, p_adjusted=adjusted[i]))
-        for i, (part, segment) in enumerate(tried)
-        if adjusted[i] <= alpha
+        for i, (count, part, segment) in enumerate(tried)
+        if adjusted[i] <= alpha and count.one_way(part, alpha)
     ]
     kept: list[tuple[_Part, Segment]] = []
     for part, segment in sorted(named, key=lambda found: (found[1].p_value, -found[1].hits)):
@@ -157,10 +167,11 @@ def _of_pairs(pairs: Sequence[Pair], damaged_above: float | None, block_size: in
     failed = _bools(p.outcome == "error" for p in pairs)
     at_risk = ~failed & _bools(p.baseline_outcome == "correct" for p in pairs)
     lost = at_risk & _bools(p.outcome != "correct" for p in pairs)
+    gained = ~failed & _bools(p.baseline_outcome not in ("correct", "error") and p.outcome == "correct" for p in pairs)
     owed = _bools(p.baseline_outcome != "error" for p in pairs)
     after_failed = [_after(requests, failed, "right after one that failed")]
     counts = [
-        _Count("lost", at_risk, lost, [*parts, *after_failed, _after(requests, lost, _AFTER_HIT)]),
+        _Count("lost", at_risk, lost, [*parts, *after_failed, _after(requests, lost, _AFTER_HIT)], gained),
         _Count("error", owed, owed & failed, [*parts, *after_failed]),
     ]
     if damaged_above is not None:
@@ -216,7 +227,7 @@ def _parts(requests: Sequence[_Request], noun: str, block_size: int | None) -> I
     seen: set[tuple[str, bytes]] = set()
     for part in found:
         key = (part.axis, part.inside.tobytes())
-        if key not in seen and part.inside.any() and (part.known & ~part.inside).any():
+        if key not in seen:
             seen.add(key)
             yield part
 
