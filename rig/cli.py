@@ -76,6 +76,7 @@ def sweep(
     """Run every cell of CONFIG and judge it against its baseline."""
     from rig import run as runs
     from rig.progress import Display
+    from rig.reporting import write_reports
     from rig.verdict import exit_code
 
     planned = planned_sweep(config, cell_glob=cell_glob, limit=limit)
@@ -87,6 +88,7 @@ def sweep(
         runs.announce(planned, folder, display)
         interruptible(runs.Sweep(planned, tasks, folder, display).all())
     result = folder.read()
+    write_reports(folder, strict)
     _show(folder)
     sys.exit(exit_code(result.cells, strict))
 

@@ -17,6 +17,9 @@ METRIC_FORMULAS: Mapping[str, str] = {
     "accuracy": "correct / (correct + wrong + unparsed + truncated); errors are outside it. Interval: Wilson, 95 %",
     "invalid": "unparsed + truncated: an answer in which no number was found, and one cut by length before any",
     "errors": "questions without a usable answer; judged apart from accuracy",
+    "canaries lost": "canaries that did not come back with the code of their own prompt / canaries answered; crossed: "
+    "with another canary's",
+    "same output": "answers whose text is the baseline's / pairs; of a baseline, its own second answers",
     "requests/s": "questions that succeeded / (last end - first submit)",
     "output tokens/s": "output tokens of questions that succeeded / (last end - first submit)",
     "E2E": "end of the answer - submit, in ms",

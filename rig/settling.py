@@ -19,7 +19,8 @@ TESTS_OF_A_BOUND = 3
 
 def repetition(cell: CellPlan) -> CellPlan:
     """The plan of a red cell's repetition on fresh servers."""
-    return replace(cell, id=cell.id + RERUN, rerun=False, rerun_of=cell.id)
+    labels = {**cell.labels, "rerun": True}
+    return replace(cell, id=cell.id + RERUN, labels=labels, rerun=False, rerun_of=cell.id)
 
 
 def tests_planned(plan: SweepPlan) -> int:

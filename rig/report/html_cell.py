@@ -15,6 +15,9 @@ from rig.report.html_timeline import timeline
 from rig.report.junit import reproduce
 from rig.verdict import BAD_STATES, OPEN_STATES, UNJUDGED_STATES, state_name
 
+LONG = 30
+"""Characters of a figure's text, above which it has a line of its own."""
+
 
 def cell_section(data: RunData, number: int) -> str:
     """A cell, open where it needs a look."""
@@ -61,7 +64,10 @@ def _facts(cell: CellResult) -> str:
         facts["repeats"] = f"{r.times} times; {r.wrong_any} of {r.n} wrong at least once, {r.flipped} changed"
     if e := cell.evidence:
         facts |= _evidence(e)
-    pairs = "".join(tag("div", tag("dt", escape(k)) + tag("dd", escape(v))) for k, v in facts.items())
+    pairs = "".join(
+        tag("div", tag("dt", escape(k)) + tag("dd", escape(v)), class_="long" if len(v) > LONG else "short")
+        for k, v in facts.items()
+    )
     return tag("dl", pairs, class_="pairs")
 
 

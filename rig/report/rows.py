@@ -51,12 +51,19 @@ def label_columns(cells: Sequence[CellResult]) -> list[Column]:
 
 
 def answer_columns(cells: Sequence[CellResult]) -> list[Column]:
-    """How right the answers are."""
-    return [
+    """How right the answers are; canaries and equal outputs where any cell knows them."""
+    columns = [
         Column("accuracy\n[95 %]", tuple(accuracy_text(c) for c in cells), "accuracy"),
         Column("invalid", tuple(invalid_text(c.counts) for c in cells), "invalid"),
         Column("errors", tuple(errors_text(c.counts) for c in cells), "errors"),
     ]
+    for column in (
+        Column("canaries\nlost", tuple(canaries_text(c) for c in cells), "canaries lost"),
+        Column("same\noutput", tuple(same_text(c) for c in cells), "same output"),
+    ):
+        if any(text != MISSING for text in column.texts):
+            columns.append(column)
+    return columns
 
 
 def speed_columns(cells: Sequence[CellResult]) -> list[Column]:
@@ -97,6 +104,57 @@ def invalid_text(counts: Counts | None) -> str:
 
 def errors_text(counts: Counts | None) -> str:
     return MISSING if counts is None else str(sum(counts.error.values()))
+
+
+def canaries_text(cell: CellResult) -> str:
+    """Canaries that did not come back with their own code, of those that were answered."""
+    found = cell.evidence.canaries if cell.evidence else None
+    if found is None or found.sent == found.error:
+        return MISSING
+    crossed = f", {found.crossed} crossed" if found.crossed else ""
+    return f"{found.wrong + found.crossed}/{found.sent - found.error}{crossed}"
+
+
+def same_text(cell: CellResult) -> str:
+    """Share of answers that are the same text as the baseline's, one line each; of a baseline, as its own."""
+    held = list(cell.comparisons) or ([cell.noise_floor] if cell.noise_floor else [])
+    shares = [MISSING if c.output_agreement is None else f"{100 * c.output_agreement:.1f} %" for c in held]
+    return "\n".join(shares) if any(share != MISSING for share in shares) else MISSING
+
+
+def noise_text(cell: CellResult) -> str | None:
+    """What a baseline that was asked twice says of itself; None where it was asked once."""
+    floor = cell.noise_floor
+    if floor is None or floor.n == 0:
+        return None
+    text = f"asked twice in another order, {floor.b + floor.c} of {floor.n} questions changed between right and wrong"
+    seen = floor.first_divergence
+    if seen is not None:
+        text += f", {seen.n - seen.equal} of {seen.n} outputs changed"
+        if "max" in seen.shift:
+            text += f"; the largest move of a token's log probability was {seen.shift['max']:.3f} nats"
+    return text
+
+
+def repeats_text(cell: CellResult) -> str | None:
+    """How steady the answers of a cell asked several times were; None where it was asked once."""
+    seen = cell.repeats
+    if seen is None or cell.noise_floor is not None:
+        return None
+    return (
+        f"asked {seen.times} times, {seen.wrong_any} of {seen.n} questions were wrong at least once, {seen.wrong_all} "
+        f"each time; {seen.flipped} changed"
+    )
+
+
+def ratios_text(cell: CellResult) -> list[str]:
+    """Latencies and throughput over each baseline's that is known well enough to say."""
+    return [
+        f"over {c.baseline}: "
+        + ", ".join(f"{r.metric} {r.value:.2f} [{r.ci95[0]:.2f}, {r.ci95[1]:.2f}]" for r in c.ratios)
+        for c in cell.comparisons
+        if c.ratios
+    ]
 
 
 def change_text(comparison: Comparison) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from rig.explain import explain
 from rig.metrics import METRIC_FORMULAS
 from rig.records import CellResult, RunResult
 from rig.report import rows
@@ -39,8 +40,13 @@ def format_table(run: RunResult, path: str, width: int = WIDTH, color: bool = Fa
     """
     parts = [rows.heading(run)]
     if run.cells:
-        parts += [_shared(run.cells, width), _cells(run.cells, width, color), _scorers(run.cells, width)]
-        parts += [_requests(run.cells, width), _verdicts(run.cells, width, color), rows.warmup_text(run.cells)]
+        parts += [_shared(run.cells, width), _cells(run.cells, width, color)]
+        parts += [_listed("Accuracy by scorer", run.cells, rows.scorers_text, width)]
+        parts += [_listed("Requests", run.cells, rows.requests_text, width)]
+        parts += [_verdicts(run.cells, width, color), _why(run.cells, width)]
+        parts += [_listed("Noise floor", run.cells, rows.noise_text, width)]
+        parts += [_listed("Repeats", run.cells, rows.repeats_text, width), _ratios(run.cells, width)]
+        parts += [rows.warmup_text(run.cells)]
     parts += [_reference(run, width), _legend(run.cells, width), f"{sweep_summary(run.cells)}\nRun: {path}"]
     return "\n\n".join(part for part in parts if part)
 
@@ -70,16 +76,22 @@ def _cells(cells: Sequence[CellResult], width: int, color: bool) -> str:
     return "\n\n".join([*(_text(lines) for lines in split), "\n".join(key)])
 
 
-def _scorers(cells: Sequence[CellResult], width: int) -> str:
-    found = [(cell.cell_id, text) for cell in cells if (text := rows.scorers_text(cell))]
+def _listed(title: str, cells: Sequence[CellResult], told: Callable[[CellResult], str | None], width: int) -> str:
+    """A line for each cell that has something to say."""
+    found = [(cell.cell_id, text) for cell in cells if (text := told(cell))]
     lines = [_wrap(f"  {cell_id}: {text}", width, "      ") for cell_id, text in found]
-    return "\n".join(["Accuracy by scorer", *lines]) if lines else ""
+    return "\n".join([title, *lines]) if lines else ""
 
 
-def _requests(cells: Sequence[CellResult], width: int) -> str:
-    found = [(cell.cell_id, text) for cell in cells if (text := rows.requests_text(cell))]
-    lines = [_wrap(f"  {cell_id}: {text}", width, "      ") for cell_id, text in found]
-    return "\n".join(["Requests", *lines]) if lines else ""
+def _ratios(cells: Sequence[CellResult], width: int) -> str:
+    found = [f"  {cell.cell_id} {text}" for cell in cells for text in rows.ratios_text(cell)]
+    title = "Speed over the baseline's [95 %]"
+    return "\n".join([title, *(_wrap(text, width, "      ") for text in found)]) if found else ""
+
+
+def _why(cells: Sequence[CellResult], width: int) -> str:
+    found = explain(cells)
+    return f"Why these cells\n{_wrap(f'  {found.text}', width, '  ')}" if found else ""
 
 
 def _verdicts(cells: Sequence[CellResult], width: int, color: bool) -> str:
