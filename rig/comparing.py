@@ -111,9 +111,9 @@ def _no_partner(candidate: Sides, baseline: Sides, unmatched: Iterable[Unmatched
 
 def incomparable(candidate: Side, baseline: Side) -> str | None:
     """Why two sides cannot be compared and what would make them comparable, in a line; None where they can."""
-    for side in (candidate, baseline):
-        if side.problem:
-            return f"{side.name} cannot be compared: {side.problem}"
+    problems = [f"{side.name} cannot be compared: {side.problem}" for side in (candidate, baseline) if side.problem]
+    if problems:
+        return "; ".join(problems)
     mine, theirs = candidate.result.task, baseline.result.task
     if mine is None or theirs is None:
         return "one side does not say what was asked: run it again"
@@ -185,17 +185,18 @@ def _hold(candidate: Side, baseline: Side, shared: frozenset[str], gates: Gates)
         canaries=candidate.canaries,
         ratios=ratios(mine, theirs, gates, gated, SEED) if timed else (),
         slow=slow(mine, theirs, gates) if gated else (),
+        block_size=candidate.block_size,
     )
 
 
 def _pairs(candidate: Side, baseline: Side, shared: frozenset[str]) -> list[Pair]:
     """One a shared question and repeat; what a stored candidate cannot know is None."""
     cell, base = _asked(candidate, shared), _asked(baseline, shared)
-    pairs = make_pairs(cell, base, None, in_flight=candidate.records)
+    pairs = make_pairs(cell, base, candidate.block_size, in_flight=candidate.records)
     if candidate.stored:
         unknown = {"order": None, "concurrency": None, "since_finish_ms": None, "predecessor": None}
         return [replace(p, **unknown) for p in pairs]  # type: ignore[arg-type]
-    return [replace(p, block_remainder=candidate.remainders.get(p.request_id)) for p in pairs]
+    return pairs
 
 
 def _asked(side: Side, shared: frozenset[str]) -> PairSide:
@@ -247,7 +248,7 @@ def _notes(candidate: Side, baseline: Side, shared: frozenset[str]) -> Iterable[
         if side.result.rerun_of is not None:
             yield f"{side.name} repeats {side.result.rerun_of}, which was red"
         if side.stored:
-            yield f"{side.name} is stored: texts, tokens and single latencies are not known, so speed has no interval and no bound"
+            yield f"{side.name} is stored without texts, tokens and times: speed has no interval and no bound"
     state = verdict.state_name(baseline.result)
     if not baseline.stored and state not in ("baseline", "pass", "improved"):
         yield f"the verdict on {baseline.name} in its own run is {state}"
@@ -300,7 +301,10 @@ def _same_hardware(candidate: Side, baseline: Side) -> bool:
 
 def _traceable(reason: Reason, name: str, baseline: Side) -> Reason:
     """The reason with files that are there: this command writes none."""
-    sources = {f"pairs.{name}.jsonl": "outcomes of both sides: the files are named below", f"cells/{name}/cell.json": baseline.file}
+    sources = {
+        f"pairs.{name}.jsonl": "outcomes of both sides: the files are named below",
+        f"cells/{name}/cell.json": baseline.file,
+    }
     return replace(reason, evidence=sources.get(reason.evidence or "", reason.evidence))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -31,8 +32,8 @@ class Side:
     """One cell or stored baseline with all that can be known of it.
 
     `problem` says why it cannot be compared; there may be no more than its labels then. `prompts` has the prompt's
-    SHA-256 by sample, `remainders` the prompt's tokens modulo the block size by request id, `noise` are its pairs
-    with itself. A `stored` one has no texts, tokens or times: its `records` only say what was asked.
+    SHA-256 by sample, `block_size` is in tokens, `noise` are its pairs with itself. A `stored` one has no texts, tokens
+    or times: its `records` only say what was asked.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Side:
     legs: tuple[Leg, ...] | None = None
     canaries: tuple[JudgedCanary, ...] = ()
     noise: tuple[Pair, ...] | None = None
-    remainders: Mapping[str, int] = field(default_factory=dict)
+    block_size: int | None = None
     machine: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -169,8 +170,20 @@ def _with_records(run: RunFolder, side: Side) -> Side:
         legs=None if legs is None else tuple(legs),
         canaries=tuple(run.read_canaries(result.cell_id)),
         noise=None if noise is None else tuple(noise),
-        remainders={p.request_id: p.block_remainder for p in chain(*pairs.values()) if p.block_remainder is not None},
+        block_size=block_size(chain(*pairs.values())),
     )
+
+
+def block_size(pairs: Iterable[Pair]) -> int | None:
+    """The engine's block size, in tokens, as the remainders of a cell's own pairs tell it; None where they do not.
+
+    It divides every prompt's length less its remainder, so their greatest common divisor is the size or, with very
+    few lengths, a multiple of it that explains the same remainders.
+    """
+    known = [(p.prompt_tokens, p.block_remainder) for p in pairs]
+    whole = [(tokens - left, left) for tokens, left in known if tokens is not None and left is not None]
+    size = math.gcd(*(tokens for tokens, _ in whole))
+    return size if size > max((left for _, left in whole), default=0) else None
 
 
 def _rescored(folder: Path, side: Side, name: str) -> Side:
