@@ -10,6 +10,7 @@ from typing import Any
 from rig.config import Config
 from rig.config_matrix import Cell
 from rig.config_models import EngineConfig, RoleConfig
+from rig.connectors import adapter, children
 from rig.machine import Machine
 from rig.plan_args import compact_json, flag, merge_args, merge_env, render_args, whole_number
 from rig.planned import ProxyPlan, ServerPlan
@@ -182,7 +183,9 @@ def check_ports(config: Config, drafts: Sequence[Draft], proxy_key: KeyPath, pro
 def plan_proxy(cell: Cell, machine: Machine, prefill: Sequence[str], decode: Sequence[str]) -> ProxyPlan:
     """The rig's own router over these URLs, each given with its own flag."""
     proxy = cell.settings.proxy
-    mode = proxy.mode or ("push" if cell.settings.kv_transfer_config.kv_connector == "NixlPushConnector" else "pull")
+    config = cell.settings.kv_transfer_config.model_dump()
+    proving = adapter(cell.settings.kv_transfer_config.kv_connector, children(config))
+    mode = proxy.mode or ("push" if proving is not None and proving.transfers_on == "prefill" else "pull")
     argv = [machine.rig_python, "-m", "proxy", "--host", proxy.host, "--port", str(proxy.port)]
     for url in prefill:
         argv += ["--prefill", url]

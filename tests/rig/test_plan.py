@@ -92,10 +92,21 @@ def test_the_proxy_gets_every_url() -> None:
     assert proxy.url == "http://127.0.0.1:8000"
 
 
-def test_push_connectors_get_a_proxy_in_push_mode() -> None:
-    proxy = pd(plan({"cell": {"kv_transfer_config": {"kv_connector": "NixlPushConnector"}}})).proxy
+PUSH = {"kv_connector": "NixlPushConnector"}
+BOTH = {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [PUSH, {"kv_connector": "X"}]}}
+
+
+@pytest.mark.parametrize("config", [PUSH, BOTH], ids=["alone", "in a MultiConnector"])
+def test_push_connectors_get_a_proxy_in_push_mode(config: dict[str, Any]) -> None:
+    proxy = pd(plan({"cell": {"kv_transfer_config": config}})).proxy
     assert proxy is not None
     assert proxy.argv[-2:] == ("--mode", "push")
+
+
+def test_a_deployment_knows_what_prefill_is_told_of_the_transfer() -> None:
+    extra = {"kv_connector_extra_config": {"kv_lease_duration": 7}}
+    found = pd(plan({"cell": {"prefill": {"kv_transfer_config": extra}}}))
+    assert found.kv_transfer == {"kv_connector": "NixlConnector", "kv_role": "kv_both", **extra}
 
 
 @pytest.mark.parametrize(
