@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from evals.records import RequestRecord
 from rig.pairs import Side, make_pairs
@@ -36,9 +37,16 @@ class RunData:
     def pairs(self, result: CellResult) -> dict[str, Sequence[Pair]]:
         """Pairs of a cell by baseline, in the order of its comparisons; then those with itself.
 
-        Where a run has none on disk they are made from the judged questions of both cells, without what
-        only the engines know (tokens, who served it).
+        Where a run has none on disk they are made from the requests of both cells, without what only the engines'
+        logs and settings tell: who served a request, and the block size.
         """
+        return self._pairs.get(result.cell_id, {})
+
+    @cached_property
+    def _pairs(self) -> dict[str, dict[str, Sequence[Pair]]]:
+        return {result.cell_id: self._of(result) for result in self.results.cells}
+
+    def _of(self, result: CellResult) -> dict[str, Sequence[Pair]]:
         stored = self.cell(result.cell_id).pairs
         names = [c.baseline for c in result.comparisons]
         names += [name for name in stored if name not in names]

@@ -14,7 +14,8 @@ from rig.report.html_svg import Axis, Plot, axis_over, escape, figure, legend, t
 from rig.report.rows import label_text, number, varying_labels
 from rig.stats import percentile, wilson
 
-PERCENTS = range(101)
+POINTS = 100
+"""On the line of a distribution, at most."""
 COLOURS = 8
 """How many series have a colour of their own."""
 SMALLEST_BIN = 20
@@ -29,7 +30,7 @@ def distributions(cells: Sequence[tuple[str, Sequence[RequestRecord]]]) -> list[
         series = [(name, sorted(found[key])) for name, found in values if len(found[key]) > 1]
         if not series:
             continue
-        lines = [[(percentile(found, q), q / 100) for q in PERCENTS] for _, found in series]
+        lines = [_within(found) for _, found in series]
         x = axis_over("ms (logarithmic)", [v for line in lines for v, _ in line], log=True)
         plot = Plot(x, Axis("", 0, 1))
         marks = [plot.line(line, f"s{i % COLOURS}") for i, line in enumerate(lines)]
@@ -40,6 +41,13 @@ def distributions(cells: Sequence[tuple[str, Sequence[RequestRecord]]]) -> list[
         )
         charts.append(figure(plot.svg(marks[::-1], about), f"{title}: share of requests within", "", keys))
     return charts
+
+
+def _within(ordered: Sequence[float]) -> list[tuple[float, float]]:
+    """Some of the values, smallest and largest with them, and what share of all is no larger."""
+    last = len(ordered) - 1
+    chosen = dict.fromkeys(round(last * k / POINTS) for k in range(POINTS + 1))
+    return [(ordered[i], (i + 1) / len(ordered)) for i in chosen]
 
 
 def by_order(records: Sequence[RequestRecord], judged: Sequence[Judged], pairs: Sequence[Pair]) -> str:

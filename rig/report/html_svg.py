@@ -56,16 +56,15 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """Round values within the range, three to six or so."""
-        if not self.log:
-            step = _round_step((self.high - self.low) / 4)
-            first = math.ceil(self.low / step - 1e-9)
-            return [step * k for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
-        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        for parts in ((1,), (1, 3), (1, 2, 5)):
-            found = [p * 10.0**k for k in powers for p in parts if self.low <= p * 10.0**k <= self.high * 1.0001]
-            if len(found) >= 3:
-                return found[:: math.ceil(len(found) / 6)]
-        return [self.low, self.high]
+        if self.log:
+            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            for parts in ((1,), (1, 3), (1, 2, 5)):
+                found = [p * 10.0**k for k in powers for p in parts if self.low <= p * 10.0**k <= self.high]
+                if len(found) >= 3:
+                    return found[:: math.ceil(len(found) / 6)]
+        step = _round_step((self.high - self.low) / 4)
+        first = math.ceil(self.low / step - 1e-9)
+        return [step * k for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
     def text(self, value: float) -> str:
         return f"{round(value, 9):,.10g}{self.unit}"

@@ -117,7 +117,7 @@
     button.addEventListener("click", () => toggle(r, line, button));
     head.append(button);
     line.append(head, state(r.mine), state(r.base), make("td", "", difference(r)));
-    line.append(make("td", "wide-only", figure(r.cell.ttft[r.row])), make("td", "", figure(r.cell.e2e[r.row])));
+    line.append(make("td", "wide-only", figure(r.cell.ttft[r.row])), make("td", "wide-only", figure(r.cell.e2e[r.row])));
     line.append(make("td", "wide-only", figure(r.cell.tokens[r.row])));
     return line;
   }

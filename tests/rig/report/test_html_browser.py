@@ -163,6 +163,9 @@ async def test_it_opens_offline_without_a_fault(browser: Browser, page: Path, wi
     ground = await browser.run("getComputedStyle(document.body).backgroundColor")
     assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(15, 19, 24)"}[scheme]
     assert await browser.run("[...document.querySelectorAll('svg')].every(s => s.getBoundingClientRect().width > 100)")
+    await browser.run("document.querySelector('.open-row').click()")
+    table = "document.querySelector('table.requests')"
+    assert await browser.run(f"{table}.scrollWidth <= {table}.parentElement.clientWidth")
     assert browser.faults == []
     assert [url for url in browser.requests if not url.startswith(("file:", "data:"))] == []
 
