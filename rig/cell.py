@@ -228,7 +228,7 @@ def conclude(
         sequential=None if early is None else early.result(len(first_ids)),
         rerun_of=cell.rerun_of,
     )
-    block_size = next((b for r in gathered.observed.after if (b := getattr(r, "block_size", None))), None)
+    block_size = next((r.block_size for r in gathered.observed.after if r.block_size is not None), None)
     finished = Finished(result, judged, questions, _noise(cell, judged, questions, block_size))
     side = Side(judged, questions, legs)
     comparisons = []
@@ -313,7 +313,8 @@ def _counted(
         return evidence.monolithic(before, after)
     tp = {role: max((s.tp for s in plan.servers if s.role == role), default=1) for role in ("prefill", "decode")}
     inside, keeps = connectors.children(plan.kv_transfer), connectors.decode_keeps(plan.kv_transfer)
-    shape = evidence.Shape(plan.connector, tp["prefill"], tp["decode"], inside, keeps)
+    recomputes = plan.kv_transfer.get("kv_load_failure_policy") == "recompute"
+    shape = evidence.Shape(plan.connector, tp["prefill"], tp["decode"], inside, keeps, recomputes)
     return evidence.disaggregated(shape, before, after, records, legs)
 
 

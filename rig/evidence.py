@@ -26,7 +26,8 @@ RECOMPUTED_PER_REQUEST = 1
 class Shape:
     """What of a deployment matters to its evidence.
 
-    `inside` are the children of a MultiConnector; `decode_keeps` says that decode holds blocks for a next turn.
+    `inside` are the children of a MultiConnector; `decode_keeps` says that decode holds blocks for a next turn,
+    `recomputes` that it prefills by itself what it failed to load (kv_load_failure_policy).
     """
 
     connector: str | None
@@ -34,6 +35,7 @@ class Shape:
     decode_tp: int
     inside: tuple[str, ...] = ()
     decode_keeps: bool = False
+    recomputes: bool = False
 
 
 def monolithic(before: Sequence[Reading], after: Sequence[Reading]) -> Evidence:
@@ -73,8 +75,9 @@ def disaggregated(
     expired = total(rule.expired)
     late = total(rule.late_reads) if rule.late_reads else None
     findings += _unreadable(before, after)
-    findings += _transfers(rule, shape, transfers, answered, asked)
-    findings += _tokens(external, local, cached, answered, asked)
+    redone = (failed or 0) if shape.recomputes else 0
+    findings += _transfers(rule, shape, transfers, answered, asked, redone)
+    findings += _tokens(external, local, cached, answered, asked, redone)
     hand_offs = None if legs is None else list(legs)
     findings += _hand_offs(answered, hand_offs)
     findings += _strangers(hand_offs or ())
@@ -174,12 +177,16 @@ def _transfers(
     transfers: int | None,
     answered: Sequence[RequestRecord],
     asked: Sequence[RequestRecord],
+    redone: int,
 ) -> list[Finding]:
-    """One transfer a rank that reads and a rank it reads from; a request that failed may have had its own."""
+    """One transfer a rank that reads and a rank it reads from; a request that failed may have had its own.
+
+    Up to `redone` requests may have none: their load failed, and decode computed them again as it was told to.
+    """
     if transfers is None:
         return [Finding("transfer", f"the series {rule.transfers} is missing", "counters", "invalid")]
     each = max(shape.decode_tp, shape.prefill_tp)
-    low, high = each * len(answered), each * len(asked)
+    low, high = each * max(len(answered) - redone, 1), each * len(asked)
     if low <= transfers <= high:
         return []
     text = f"{transfers} KV transfers for {len(answered)} answered requests, expected {each} each"
@@ -192,6 +199,7 @@ def _tokens(
     cached: int | None,
     answered: Sequence[RequestRecord],
     asked: Sequence[RequestRecord],
+    redone: int,
 ) -> list[Finding]:
     if external is None or local is None:
         return [Finding("transfer", "decode's series of prompt tokens by source are missing", "counters", "invalid")]
@@ -199,14 +207,15 @@ def _tokens(
         return [Finding("transfer", "some answers did not say how many prompt tokens they had", "requests", "invalid")]
     prompt = sum(r.prompt_tokens or 0 for r in answered)
     findings = []
-    if local > RECOMPUTED_PER_REQUEST * len(asked):
+    again = sum(sorted((r.prompt_tokens or 0 for r in answered), reverse=True)[:redone])
+    if local > RECOMPUTED_PER_REQUEST * len(asked) + again:
         text = (
             f"decode computed {local} prompt tokens itself, more than the {RECOMPUTED_PER_REQUEST} a request "
             "that it recomputes after a hand-off: some requests were prefilled by decode"
         )
         findings.append(Finding("transfer", text, "counters", "invalid"))
     seen = external + local + (cached or 0)
-    exact = len(answered) == len(asked)
+    exact = len(answered) == len(asked) and not redone
     if seen < prompt or (exact and seen != prompt):
         text = (
             f"decode counted {seen} prompt tokens ({external} transferred, {local} computed, {cached or 0} cached), "

@@ -186,3 +186,13 @@ def test_parse_sums_ranks_and_leaves_absent_series_none() -> None:
     assert values[c.BYTES_SUM] == 12
     assert values[c.EXTERNAL_TOKENS] == 9
     assert values[c.EXPIRED] is None
+
+
+def test_what_decode_was_told_to_recompute_is_no_prefill_by_itself() -> None:
+    again = {c.BYTES_COUNT: 1, c.EXTERNAL_TOKENS: 99, c.LOCAL_TOKENS: 101, c.FAILED_TRANSFERS: 1}
+    told = Shape("NixlConnector", prefill_tp=1, decode_tp=1, recomputes=True)
+    assert judge(GOOD | again, told).pd_exercised is True
+    assert judge(GOOD | again).pd_exercised is False, "under the policy `fail` nothing is recomputed"
+    unexplained = GOOD | again | {c.FAILED_TRANSFERS: 0}
+    assert judge(unexplained, told).pd_exercised is False, "no load failed, so nothing had to be computed again"
+    assert judge(GOOD | again | {c.BYTES_COUNT: 0, c.FAILED_TRANSFERS: 2}, told).pd_exercised is False, "nothing moved"
