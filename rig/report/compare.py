@@ -62,7 +62,7 @@ def format_compare_json(found: Compared) -> str:
 
 def format_compare_table(found: Compared, width: int = WIDTH, color: bool = False) -> str:
     """Plain text: a row a pair, then why each verdict is what it is, speed, what had no partner, and the files."""
-    parts = [headline(found), _arguments(found), _grid_text(_answers(found.held), width, color)]
+    parts = [_wrap(headline(found), width, "  "), _arguments(found), _grid_text(_answers(found.held), width, color)]
     lines = ["Verdicts"]
     for held in found.held:
         lines.append(f"  {short(held.candidate.name)}: {_painted(state_of(held), color)}")
@@ -106,7 +106,7 @@ def _answers(pairs: Sequence[Held]) -> list[Column]:
     return [
         *names,
         Column("accuracy\nhere", tuple(_accuracy(h.candidate.accuracy) for h in pairs)),
-        Column("\nthere", tuple(_accuracy(h.baseline.accuracy) for h in pairs)),
+        Column("accuracy\nthere", tuple(_accuracy(h.baseline.accuracy) for h in pairs)),
         Column(
             "change, points\n[95 %]",
             tuple(rows.change_text(c).replace(" [", "\n[") if c else MISSING for c in compared),
@@ -144,6 +144,7 @@ def _speed(pairs: Sequence[Held]) -> list[Column]:
         Column("value here", tuple(number(mine) for mine, _ in values)),
         Column("there", tuple(number(theirs) for _, theirs in values)),
         Column("ratio [95 %]", tuple(_ratio(*row, *value) for row, value in zip(found, values, strict=True))),
+        Column("bound", tuple(_bound(*row) for row in found)),
     ]
 
 
@@ -167,12 +168,21 @@ def _ratio(held: Held, name: str, stat: str, mine: float | None, theirs: float |
     """With its interval; of a stored baseline it is a mere quotient."""
     if held.candidate.stored or held.baseline.stored:
         return f"{mine / theirs:.3f}" if mine is not None and theirs else MISSING
-    metric = f"{name}_{stat}" if stat else name
+    metric = _metric(name, stat)
     ratio = next((r for r in held.comparison.ratios if r.metric == metric), None) if held.comparison else None
     if ratio is None:
         return MISSING
-    gate = f", bound {ratio.gate:g}" if ratio.gate is not None else ""
-    return f"{ratio.value:.3f} [{ratio.ci95[0]:.3f}, {ratio.ci95[1]:.3f}]{gate}"
+    return f"{ratio.value:.3f} [{ratio.ci95[0]:.3f}, {ratio.ci95[1]:.3f}]"
+
+
+def _bound(held: Held, name: str, stat: str) -> str:
+    found = (r.gate for r in held.comparison.ratios if r.metric == _metric(name, stat)) if held.comparison else ()
+    gate = next(iter(found), None)
+    return MISSING if gate is None else f"{gate:g}"
+
+
+def _metric(name: str, stat: str) -> str:
+    return f"{name}_{stat}" if stat else name
 
 
 def _files(held: Held) -> Iterator[str]:
