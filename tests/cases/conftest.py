@@ -131,6 +131,7 @@ def template(task: Mapping[str, Any] | None = None, sim: Mapping[str, Any] | Non
                 "max_tokens": 64,
                 "concurrency": 8,
                 "warmup": 0,
+                "canaries": 0,
                 **(task or {}),
             }
         },
