@@ -28,18 +28,17 @@ def rescore_cell(run: RunFolder, result: CellResult, scorer: str) -> str:
     """Write `judged.<scorer>.jsonl` of one cell; returns what changed, in a line."""
     if problem := run.damage(result):
         raise DataError(f"{run.cell(result.cell_id)}: {problem}")
-    stored = run.read_judged(result.cell_id)
-    before = {j.sample_id: j for j in stored}
-    targets = {sample: j.target_text for sample, j in before.items() if j.target_text is not None}
-    if len(targets) < len(before):
+    before = {j.request_id: j for j in run.read_judged(result.cell_id)}
+    targets = {j.sample_id: j.target_text for j in before.values() if j.target_text is not None}
+    if any(j.target_text is None for j in before.values()):
         raise DataError(f"{run.cell(result.cell_id)}: judged.jsonl does not hold the reference answers")
     reasoning = result.task is not None and result.task.score_reasoning
     records = [with_reasoning(record, reasoning) for record in run.read_requests(result.cell_id)]
-    judged = judge(records, targets, [scorer], scorer, {j.request_id: j.tainted for j in stored})
+    judged = judge(records, targets, [scorer], scorer, {name: j.tainted for name, j in before.items()})
     name = f"judged.{scorer}.jsonl"
     run.write_judged(result.cell_id, judged, name)
-    new = metrics.accuracy(judged, scorer)
-    changed = sum(before[j.sample_id].outcome != j.outcome for j in judged)
+    new = metrics.accuracy([j for j in judged if j.repeat == 0], scorer)
+    changed = sum(before[j.request_id].outcome != j.outcome for j in judged)
     old = result.accuracy.value if result.accuracy else None
     was, gives = ("-" if value is None else f"{value:.3f}" for value in (old, new.value))
     version = get_scorer(scorer).version
