@@ -61,7 +61,8 @@ def _case(run: RunResult, cell: CellResult, strict: bool) -> ElementTree.Element
     if cell.failure and not any(cell.failure in reason for reason in reasons):
         reasons.append(cell.failure)
     if tag := result_tag(state, strict):
-        said = ElementTree.SubElement(case, tag, {"message": _clean(reasons[0] if reasons else state), "type": state})
+        reasons = reasons or ["This cell has no verdict: it was not finished."]
+        said = ElementTree.SubElement(case, tag, {"message": _clean(reasons[0]), "type": state})
         said.text = _clean("\n".join([*reasons, "", f"Run it again: {reproduce(run, cell)}"]))
     elif reasons:
         ElementTree.SubElement(case, "system-out").text = _clean("\n".join(reasons))

@@ -12,6 +12,7 @@ from evals.records import RequestError, RequestRecord
 from rig.records import (
     CellResult,
     Comparison,
+    Evidence,
     Judged,
     JudgedCanary,
     Outcome,
@@ -19,6 +20,8 @@ from rig.records import (
     Reason,
     RunInfo,
     RunResult,
+    State,
+    TaskInfo,
     Verdict,
 )
 from rig.report.data import CellData, RunData
@@ -160,3 +163,31 @@ def big_run(run: RunResult, make_record: Callable[..., RequestRecord]) -> Callab
         return RunData(RunResult(run.info, tuple(results)), found)
 
     return make
+
+
+@pytest.fixture
+def every_state(run: RunResult, make_result: Callable[..., CellResult]) -> RunResult:
+    """A baseline, one cell of each state, and one that was interrupted before a verdict."""
+    task = TaskInfo("gsm8k", "3.0", "p", "gsm8k-strict", "s", 400)
+    gone = CellResult("cell-failed", {}, "pd", "d2", "failed", failure="decode-0 ended with code -9")
+    said: dict[State, tuple[CellResult, Reason]] = {
+        "pass": (make_result(comparisons=(SAME,)), Reason("accuracy", "No worse by 2.00 points.", "judged.jsonl")),
+        "improved": (make_result(comparisons=(SAME,)), Reason("accuracy", "Better than mono.")),
+        "regression": (make_result(correct=350, wrong=48, comparisons=(WORSE,)), Reason("accuracy", "Worse: <5 & up.")),
+        "inconclusive": (make_result(comparisons=(SAME,)), Reason("accuracy", "Not decided: 200 more questions.")),
+        "no_baseline": (make_result(), Reason("accuracy", "There is nothing to hold this cell against.")),
+        "invalid": (make_result(evidence=Evidence(False)), Reason("transfer", "KV did not move.", "counters")),
+        "failed": (gone, Reason("errors", "The deployment died: decode-0 ended with code -9")),
+        "xfail": (make_result(comparisons=(WORSE,)), Reason("accuracy", "Expected to fail: upstream #42182. It did.")),
+        "xpass": (make_result(comparisons=(SAME,)), Reason("accuracy", "Expected to fail: #42182. It did not.")),
+    }
+    cells = [make_result("mono", kind="monolithic", task=task)]
+    for state, (cell, reason) in said.items():
+        asked = None if state == "failed" else task
+        cells.append(replace(cell, cell_id=f"cell-{state}", task=asked, verdict=Verdict(state, (reason,))))
+    cells.append(CellResult("cell-interrupted", {}, "pd", "d", "interrupted"))
+    for i, cell in enumerate(cells):
+        prefill = None if cell.kind == "monolithic" else 1 + i % 2
+        labels = {"model": "tiny", "prefill_tp": prefill, "decode_tp": 1, "async_scheduling": i % 3 == 0}
+        cells[i] = replace(cell, labels=labels)
+    return RunResult(replace(run.info, versions={"pdrig": "0.1.0"}), tuple(cells))

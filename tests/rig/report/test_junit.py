@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rig.records import CellResult, Reason, RunInfo, RunResult, Verdict
+from rig.report.junit import format_junit, result_tag
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_every_state_as_it_should_be(every_state: RunResult, strict: bool) -> None:
+    golden = GOLDEN / ("junit-strict.xml" if strict else "junit.xml")
+    assert format_junit(every_state, strict) == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("state", "tag", "strict_tag"),
+    [
+        ("pass", None, None),
+        ("improved", None, None),
+        ("baseline", None, None),
+        ("regression", "failure", "failure"),
+        ("xpass", "failure", "failure"),
+        ("inconclusive", "skipped", "failure"),
+        ("no_baseline", "skipped", "failure"),
+        ("xfail", "skipped", "skipped"),
+        ("invalid", "error", "error"),
+        ("failed", "error", "error"),
+        ("not judged", "error", "error"),
+    ],
+)
+def test_tags(state: str, tag: str | None, strict_tag: str | None) -> None:
+    assert (result_tag(state), result_tag(state, strict=True)) == (tag, strict_tag)
+
+
+def test_counts_are_those_of_the_cases(every_state: RunResult) -> None:
+    suite = ElementTree.fromstring(format_junit(every_state)).find("testsuite")
+    assert suite is not None
+    cases = suite.findall("testcase")
+    assert (len(cases), suite.get("tests")) == (len(every_state.cells), str(len(every_state.cells)))
+    for tag, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        assert suite.get(name) == str(sum(case.find(tag) is not None for case in cases)) != "0"
+
+
+def test_a_cell_that_never_asked_has_no_time(every_state: RunResult) -> None:
+    cases = ElementTree.fromstring(format_junit(every_state)).findall("testsuite/testcase")
+    assert {case.get("name"): case.get("time") for case in cases}["cell-failed"] is None
+
+
+@given(text=st.text())
+def test_it_is_xml_whatever_a_model_wrote(text: str) -> None:
+    info = RunInfo("id", text, text, "", {}, "2026-01-31T10:00:00Z", None, [], {"vllm": text}, {}, None)
+    verdict = Verdict("regression", (Reason("accuracy", text, text), Reason("errors", text)))
+    cell = CellResult("c", {"model": text}, "pd", "d", "ok", verdict=verdict, failure=text)
+    suite = ElementTree.fromstring(format_junit(RunResult(info, (cell,))).encode()).find("testsuite")
+    assert suite is not None and suite.get("failures") == "1"
+
+
+def test_what_xml_cannot_hold_is_replaced_and_the_rest_is_kept(make_result: Callable[..., CellResult]) -> None:
+    said = "null \x00 escape \x1b half \ud83d whole \U0001f600 ]]> <b> & é"
+    verdict = Verdict("regression", (Reason("accuracy", said),))
+    info = RunInfo("id", "n", "c.yaml", "", {}, "t", None, [], {}, {}, None)
+    text = format_junit(RunResult(info, (replace(make_result(), verdict=verdict),)))
+    failure = ElementTree.fromstring(text.encode()).find(".//failure")
+    assert failure is not None and failure.text is not None
+    shown = "accuracy: null \ufffd escape \ufffd half \ufffd whole \U0001f600 ]]> <b> & é"
+    assert failure.text.splitlines()[0] == failure.get("message") == shown
+    assert failure.text.endswith("Run it again: pdrig sweep c.yaml --cell pd")
