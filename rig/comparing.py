@@ -236,7 +236,7 @@ def _notes(candidate: Side, baseline: Side, shared: frozenset[str]) -> Iterable[
     if not candidate.prompts.keys() == baseline.prompts.keys() == shared:
         yield (
             f"{len(candidate.prompts):,} questions were asked here, {len(baseline.prompts):,} there: accuracy is over "
-            f"the {len(shared):,} that both were asked"
+            f"the {len(shared):,} that both were asked, speed over all"
         )
     for side in (candidate, baseline):
         early = side.result.sequential
