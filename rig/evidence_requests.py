@@ -24,15 +24,18 @@ def taints(every_leg: Iterable[Leg] | None, logged: Mapping[str, tuple[str, ...]
     """What stands against each request's answer, by its id: of the logs (rig.log_findings), then of the legs.
 
     `every_leg` are all that the deployment's proxy wrote, from its first check on: each instance is the engine that
-    answered there first. Prefill that answered without parameters left the prompt to decode.
+    answered there first. Where prefill answered without parameters and decode answered, decode prefilled by itself.
     """
     found: dict[str, list[str]] = {request: list(names) for request, names in logged.items()}
     first: dict[str, str] = {}
+    without: set[str] = set()
     for leg in sorted(every_leg or (), key=lambda leg: leg.t_end):
         engine = engine_of(leg)
         if engine is not None and first.setdefault(leg.instance, engine) != engine:
             found.setdefault(leg.request_id, []).append(FOREIGN_ENGINE)
         if leg.leg == "prefill" and leg.error is None and leg.params_present is False:
+            without.add(leg.request_id)
+        if leg.leg == "decode" and leg.error is None and leg.request_id in without:
             found.setdefault(leg.request_id, []).append(DECODE_PREFILLED)
     return {request: tuple(dict.fromkeys(names)) for request, names in found.items()}
 

@@ -130,7 +130,10 @@ def test_case_11_the_proxy_lets_them_through_without_params(unjudged: Any) -> No
     cell = unjudged["11 lenient"]
     struck = cell.struck("no_kv_params", "prefill")
     assert struck and all(cell.truth("decode")[name]["external_tokens"] == 0 for name in struck)
-    assert cell.result["counts"]["correct"] == 40, "every answer is right, and still no pass"
+    assert {cell.judged[name]["outcome"] for name in struck} == {"error"}, "right, and no answer of the hand-off"
+    assert {tuple(cell.judged[name]["tainted"]) for name in struck} == {("decode_prefilled",)}
+    counts = cell.result["counts"]
+    assert (counts["correct"], counts["error"]) == (40 - len(struck), {"decode_prefilled": len(struck)})
     assert (cell.state, cell.channels[0]) == ("invalid", "transfer")
     assert f"{len(struck)} answered requests have no complete hand-off" in cell.why
     assert cell.result["evidence"]["transfers"] == 40 - len(struck)

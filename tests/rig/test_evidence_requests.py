@@ -44,13 +44,16 @@ def test_ranks_are_one_engine_and_instances_have_their_own() -> None:
 
 
 def test_prefill_without_parameters_left_the_prompt_to_decode() -> None:
-    assert taints([leg("r1", params=False)], {}) == {"r1": ("decode_prefilled",)}
+    decode = leg("r1", None, end=2, side="decode", instance="decode-0", params=None)
+    assert taints([leg("r1", params=False), decode], {}) == {"r1": ("decode_prefilled",)}
+    assert taints([leg("r1", params=False)], {}) == {}, "decode was never asked"
     failed = leg("r1", None, params=False, error={"class": "reset", "message": ""})
-    assert taints([failed], {}) == {}, "a leg that failed says nothing of the next"
+    assert taints([failed, decode], {}) == {}, "a leg that failed says nothing of the next"
 
 
 def test_what_the_logs_say_comes_first_and_once() -> None:
-    legs = [leg("check"), leg("r1", "other", end=2, params=False)]
+    decode = leg("r1", None, end=3, side="decode", instance="decode-0", params=None)
+    legs = [leg("check"), leg("r1", "other", end=2, params=False), decode]
     logged = {"r1": ("expired_lease", "stale_blocks", "decode_prefilled"), "r2": ("stale_blocks",)}
     assert taints(legs, logged) == {
         "r1": ("expired_lease", "stale_blocks", "decode_prefilled", "foreign_engine"),
