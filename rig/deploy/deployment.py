@@ -142,6 +142,10 @@ class Deployment:
         self._on_event(Event(member.name, "failed", str(error)))
         return error
 
+    def note(self, **fields: Any) -> None:
+        """Writes down what else is known of this launch."""
+        self._record.update(**fields)
+
     def dead_instances(self) -> tuple[str, ...]:
         """Names of the servers, and `proxy`, that are of no more use."""
         return tuple(member.name for member in self._members if member.failed.done())

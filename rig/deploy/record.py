@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from rig.deploy import guard
 from rig.planned import DeploymentPlan
+from rig.provenance import RECORDED_PREFIXES
 from rig.records import SCHEMA
 from rig.secrets import MASK, masked
 
@@ -31,9 +33,72 @@ def masked_argv(argv: Sequence[str]) -> list[str]:
 
 
 def identity(pid: int | None) -> dict[str, Any] | None:
-    """`{pid, start, name}` of a living process; `start` in clock ticks since boot tells it from a later one."""
+    """`{pid, start, group, name}` of a living process; `start` in clock ticks since boot tells it from a later one.
+
+    `group` is its process group.
+    """
     stat = guard.stat_of(pid) if pid is not None else None
-    return {"pid": stat.pid, "start": stat.start, "name": stat.name} if stat else None
+    return _seen(stat) if stat else None
+
+
+def _seen(stat: guard.Stat) -> dict[str, Any]:
+    try:
+        group = os.getpgid(stat.pid)
+    except OSError:
+        group = None
+    return {"pid": stat.pid, "start": stat.start, "group": group, "name": stat.name}
+
+
+def described(plan: DeploymentPlan) -> dict[str, dict[str, Any]]:
+    """What each process of a plan is started as, by name; secrets masked."""
+    found: dict[str, dict[str, Any]] = {}
+    for server in plan.servers:
+        found[server.name] = {
+            "role": server.role,
+            "argv": masked_argv(server.argv),
+            "env": masked(server.env),
+            "url": server.url,
+            "port": server.port,
+            "side_channel_ports": list(server.side_channel_ports),
+            "gpus": list(server.gpus),
+            "tp": server.tp,
+        }
+    for attached in plan.attached:
+        found[attached.name] = {"role": attached.role, "url": attached.url, "log": attached.log}
+    if plan.proxy is not None:
+        argv = masked_argv(plan.proxy.argv)
+        found["proxy"] = {"role": "proxy", "argv": argv, "url": plan.proxy.url, "port": plan.proxy.port}
+    return found
+
+
+def inherited() -> dict[str, str]:
+    """The variables of the rig's own environment that reach servers and can change what they do; secrets masked."""
+    return masked({k: v for k, v in sorted(os.environ.items()) if k.startswith(RECORDED_PREFIXES)})
+
+
+def difference(recorded: Mapping[str, Any], plan: DeploymentPlan, engines: Mapping[str, Any]) -> str | None:
+    """What of a recorded deployment would not be the same if `plan` were launched now; None where all of it would.
+
+    `engines` are the versions of the engines, as recorded in `engines`.
+    """
+    processes, planned = recorded.get("processes", {}), described(plan)
+    if processes.keys() != planned.keys():
+        return f"it had the processes {', '.join(processes)}, now {', '.join(planned)}"
+    for name, wanted in planned.items():
+        for key, value in wanted.items():
+            if (was := processes[name].get(key)) != value:
+                return f"{name}: {key} was {_shown(was)}, now {_shown(value)}"
+    for key, now in (("environment", inherited()), ("engines", dict(engines))):
+        was = recorded.get(key) or {}
+        changed = sorted(n for n in {*was, *now} if was.get(n) != now.get(n))
+        if changed:
+            name = changed[0]
+            return f"{key}: {name} was {_shown(was.get(name))}, now {_shown(now.get(name))}"
+    return None
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else shlex.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 class Record:
@@ -41,7 +106,7 @@ class Record:
 
     def __init__(self, plan: DeploymentPlan, folder: Path) -> None:
         self._path = folder / "deployment.json"
-        self._processes: dict[str, dict[str, Any]] = {}
+        self._processes = described(plan)
         self._data: dict[str, Any] = {
             "schema": SCHEMA,
             "id": plan.id,
@@ -49,31 +114,16 @@ class Record:
             "launcher": plan.launcher,
             "model": plan.model,
             "connector": plan.connector,
-            "boot_id": _boot_id(),
+            "boot_id": boot_id(),
             "rig": identity(os.getpid()),
             "started_unix": time.time(),
             "ready_unix": None,
             "stopped_unix": None,
             "failure": None,
             "leftovers": [],
+            "environment": inherited(),
             "processes": self._processes,
         }
-        for server in plan.servers:
-            self._processes[server.name] = {
-                "role": server.role,
-                "argv": masked_argv(server.argv),
-                "env": masked(server.env),
-                "url": server.url,
-                "port": server.port,
-                "side_channel_ports": list(server.side_channel_ports),
-                "gpus": list(server.gpus),
-                "tp": server.tp,
-            }
-        for attached in plan.attached:
-            self._processes[attached.name] = {"role": attached.role, "url": attached.url, "log": attached.log}
-        if plan.proxy is not None:
-            argv = masked_argv(plan.proxy.argv)
-            self._processes["proxy"] = {"role": "proxy", "argv": argv, "url": plan.proxy.url, "port": plan.proxy.port}
         self._write()
 
     def update(self, **fields: Any) -> None:
@@ -88,7 +138,7 @@ class Record:
 
     def tree(self, name: str, tree: Sequence[guard.Stat]) -> None:
         """Notes all pids of a server, so that its engine is found even if its parents are gone."""
-        self.process(name, tree=[{"pid": stat.pid, "start": stat.start, "name": stat.name} for stat in tree])
+        self.process(name, tree=[_seen(stat) for stat in tree])
 
     def read(self) -> Mapping[str, Any]:
         """What the file holds."""
@@ -100,7 +150,8 @@ class Record:
         temporary.replace(self._path)
 
 
-def _boot_id() -> str | None:
+def boot_id() -> str | None:
+    """What tells this boot of the machine from others: pids and start times mean nothing across them."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

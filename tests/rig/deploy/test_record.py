@@ -35,4 +35,5 @@ def test_identity_of_a_process() -> None:
     assert own is not None
     assert own["pid"] == os.getpid()
     assert own["start"] > 0
+    assert own["group"] == os.getpgid(0)
     assert identity(None) is None
