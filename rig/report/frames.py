@@ -14,8 +14,11 @@ from rig.report.data import RunData, arrival
 from rig.report.rows import label_text
 from rig.verdict import state_name
 
-TEXT, WHOLE, REAL, TRUTH = "string", "Int64", "Float64", "boolean"
-"""The nullable types of pandas: what is missing is <NA> in every one of them, never 0."""
+TEXT, WHOLE, REAL, TRUTH = "string[python]", "Int64", "Float64", "boolean"
+"""The nullable types of pandas: what is missing is <NA> in every one of them, never 0.
+
+Texts are kept by Python: the other storage cannot hold every text that Python can.
+"""
 
 _LATENCIES = [f"{name}_{part}_ms" for name in ("e2e", "ttft", "tpot", "itl") for part in ("p50", "p90", "p99", "mean")]
 _LEGS = [f"{name}_{part}_ms" for name in ("prefill", "handoff", "decode") for part in ("p50", "p90", "p99", "mean")]
