@@ -7,7 +7,9 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,44 +108,39 @@ class Browser:
                 self.requests.append(params["request"]["url"])
 
 
-@pytest_asyncio.fixture
-async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a running browser takes commands. It is ended with all its processes, which are a group of their own."""
     assert CHROMIUM
-    # A group of its own, so that all its processes can be ended; root may not use its sandbox.
-    process = await asyncio.create_subprocess_exec(
-        CHROMIUM,
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--no-first-run",
-        "--hide-scrollbars",
-        "--remote-debugging-port=0",
-        f"--user-data-dir={tmp_path / 'profile'}",
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
+    profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
+    # Root may not use the sandbox.
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+    command = [CHROMIUM, *options, "--hide-scrollbars", "--remote-debugging-port=0", profile]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stderr
-    drained = None
     try:
-        async with asyncio.timeout(60):
-            while ENDPOINT not in (line := (await process.stderr.readline()).decode()):
-                assert line, "chromium ended before it was ready"
-        drained = asyncio.create_task(process.stderr.read())
-        url = line.split(ENDPOINT)[1].strip()
-        async with aiohttp.ClientSession() as http, http.ws_connect(url, max_msg_size=0) as socket:
-            page = Browser(socket)
-            async with asyncio.timeout(60):
-                await page.start()
-            yield page
-            page.reader.cancel()
+        line = next((line for line in process.stderr if ENDPOINT in line), None)
+        assert line, "chromium ended before it was ready"
+        drain = threading.Thread(target=process.stderr.read)
+        drain.start()
+        yield line.split(ENDPOINT)[1].strip()
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-        if drained:
-            await drained
+        process.wait()
+    drain.join()
+    process.stderr.close()
+
+
+@pytest_asyncio.fixture
+async def browser(endpoint: str) -> AsyncIterator[Browser]:
+    async with aiohttp.ClientSession() as http, http.ws_connect(endpoint, max_msg_size=0) as socket:
+        page = Browser(socket)
+        await page.start()
+        yield page
+        page.reader.cancel()
 
 
 @pytest.fixture
@@ -222,8 +219,8 @@ async def test_filters_search_and_the_buttons_of_cells(browser: Browser, page: P
     await browser.run("document.getElementById('search').value = ''")
     await browser.run("document.querySelector('#cell-2 button.show').click()")
     assert await browser.run("document.getElementById('cell').selectedOptions[0].textContent") == "pd-off (pass)"
-    await browser.run("location.hash = '#cell-2'")
-    assert await browser.run("new Promise(done => setTimeout(() => done(document.getElementById('cell-2').open), 50))")
+    opened = "new Promise(done => addEventListener('hashchange', () => done(document.getElementById('cell-2').open)))"
+    assert await browser.run(f"(() => {{ const told = {opened}; location.hash = '#cell-2'; return told; }})()")
     assert browser.faults == []
 
 
