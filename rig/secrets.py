@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 MASK = "***"
 _SECRET_ENDS = (
@@ -11,6 +11,11 @@ _SECRET_ENDS = (
     *("CREDENTIAL", "CREDENTIALS", "AUTH", "AUTHORIZATION"),
 )
 _URL_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
+_SECRET_FLAG = re.compile(r"^--?(?:\S*[-_])?(?:api[-_]?key|token|secret|password)$", re.IGNORECASE)
+_BEARER = re.compile(r"(?i)\b(?P<scheme>bearer|basic)\s+[\w.~+/=-]{4,}")
+_ASSIGNED = re.compile(
+    r"""(?P<name>[A-Za-z_-][\w.-]*)(?P<sign>["']?\s*[=:]\s*|\s+)(?P<value>"[^"]*"|'[^']*'|\[[^\]]*\]|[^\s,;{}()\[\]"']+)"""
+)
 _YAML_PAIR = re.compile(
     r"""(?P<quote>["']?)(?P<name>[A-Za-z_][\w.-]*)(?P=quote)(?P<colon>[ \t]*:[ \t]+)"""
     r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,{}\[\]#"'|>&*][^,}\n#]*)"""
@@ -36,3 +41,33 @@ def masked_yaml(text: str) -> str:
         return f"{pair['quote']}{pair['name']}{pair['quote']}{pair['colon']}{MASK!r}"
 
     return _URL_PASSWORD.sub(f"{MASK}@", _YAML_PAIR.sub(shown, text))
+
+
+def masked_argv(argv: Sequence[str]) -> list[str]:
+    """A command that can be shown: the values of secret flags (`--api-key X`, `--hf-token=X`) replaced."""
+    shown: list[str] = []
+    hide = False
+    for word in argv:
+        flag, equals, _ = word.partition("=")
+        secret = bool(_SECRET_FLAG.match(flag))
+        shown.append(MASK if hide else f"{flag}={MASK}" if secret and equals else word)
+        hide = secret and not equals and not hide
+    return shown
+
+
+def masked_line(line: str, known: Iterable[str] = ()) -> str:
+    """A log line that can be shown: values of secret names, passwords in URLs, bearers and `known` values replaced.
+
+    A word after a name counts as its value where the name is an option (`--api-key X`), or a sign is between them.
+    """
+    for value in known:
+        line = line.replace(value, MASK)
+    line = _BEARER.sub(lambda found: f"{found['scheme']} {MASK}", _URL_PASSWORD.sub(f"{MASK}@", line))
+
+    def shown(found: re.Match[str]) -> str:
+        option = found["name"].startswith("--")
+        if not (is_secret(found["name"]) and (option or found["sign"].strip())) or found["value"] == "None":
+            return found[0]
+        return f"{found['name']}{found['sign']}{MASK}"
+
+    return _ASSIGNED.sub(shown, line)

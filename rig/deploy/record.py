@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -15,21 +14,8 @@ from rig.deploy import guard
 from rig.planned import DeploymentPlan
 from rig.provenance import RECORDED_PREFIXES
 from rig.records import SCHEMA
-from rig.secrets import MASK, masked
-
-_SECRET_FLAG = re.compile(r"^--?(?:\S*[-_])?(?:api[-_]?key|token|secret|password)$", re.IGNORECASE)
-
-
-def masked_argv(argv: Sequence[str]) -> list[str]:
-    """A command that can be shown: the values of secret flags (`--api-key X`, `--hf-token=X`) replaced."""
-    shown: list[str] = []
-    hide = False
-    for word in argv:
-        flag, equals, _ = word.partition("=")
-        secret = bool(_SECRET_FLAG.match(flag))
-        shown.append(MASK if hide else f"{flag}={MASK}" if secret and equals else word)
-        hide = secret and not equals and not hide
-    return shown
+from rig.secrets import masked
+from rig.secrets import masked_argv as masked_argv
 
 
 def identity(pid: int | None) -> dict[str, Any] | None:

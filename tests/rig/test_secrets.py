@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rig.secrets import MASK, is_secret, masked, masked_yaml
+from rig.secrets import MASK, is_secret, masked, masked_line, masked_yaml
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,23 @@ url: http://me:pw@host/
         assert secret not in shown
     for kept in ("UCX_TLS: tcp}", "max_tokens: 5", "# why", "name: x", "url: http://***@host/"):
         assert kept in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("{'api_key': ['abc'], 'max_tokens': 3}", "{'api_key': ***, 'max_tokens': 3}"),
+        ("HF_TOKEN=hf_abc x", "HF_TOKEN=*** x"),
+        ("--api-key sk-1 --port 3", "--api-key *** --port 3"),
+        ("sent Bearer abcdefgh", "sent Bearer ***"),
+        ("from http://u:p@h/", "from http://***@h/"),
+        ("it said s3cr3t twice: s3cr3t", "it said *** twice: ***"),
+        (
+            "the token is 5, max_tokens=7, KeyError: 'foo', no key 5",
+            "the token is 5, max_tokens=7, KeyError: 'foo', no key 5",
+        ),
+        ("api_key=None", "api_key=None"),
+    ],
+)
+def test_a_log_line_is_shown_without_its_secrets(line: str, shown: str) -> None:
+    assert masked_line(line, ["s3cr3t"]) == shown
