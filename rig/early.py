@@ -39,7 +39,7 @@ class EarlyStop:
         self._owners = {canary.code: sample for sample, canary in canaries.items()}
         self._waiting: dict[str, Outcome] = {}
         self._next = 0
-        self._decided = False
+        self._crossed = self._decided = False
         self.planned = len(self._order)
         self.deciders = {name: Sequential() for name in baselines}
 
@@ -54,7 +54,8 @@ class EarlyStop:
         """Take in one answer."""
         if record.kind == "canary" and record.error is None:
             outcome, _, _ = check(self._canaries[record.sample_id], record.text, self._owners)
-            self._decided |= outcome == "crossed"
+            self._crossed |= outcome == "crossed"
+            self._decided |= self._crossed
         elif record.kind == "question":
             self._waiting[record.sample_id] = self._outcome(record)
             while self._next < len(self._order) and self._order[self._next] in self._waiting and not self._decided:
@@ -70,7 +71,9 @@ class EarlyStop:
         return records.Sequential(asked, self.planned, decided, math.exp(of_drop), math.exp(of_margin))
 
     def _found(self) -> Literal["pass", "regression"] | None:
-        """A regression against any baseline, or a pass against all."""
+        """A regression against any baseline or by a code that crossed, or a pass against all."""
+        if self._crossed:
+            return "regression"
         found = [
             d.decided(self._share, self._gates.alpha, self._gates.max_accuracy_drop) for d in self.deciders.values()
         ]
