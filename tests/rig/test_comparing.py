@@ -377,3 +377,11 @@ def test_nothing_is_written(store_run: StoreRun, tmp_path: Path) -> None:
     found = compared(new.path, old.path)
     assert content() == before
     assert replace(found) == compared(new.path, old.path), "the same files give the same figures"
+
+
+def test_a_sound_cell_whose_own_baseline_was_not_is_compared(store_run: StoreRun) -> None:
+    """`invalid` in its run for want of a usable baseline says nothing against the cell itself."""
+    old, new = store_run("old", {"pd": {"state": "invalid"}}), store_run("new", {"pd": {"state": "invalid"}})
+    held = only(compared(new.path, old.path))
+    assert state(held) == "pass"
+    assert held.notes == ("the verdict on old:pd in its own run is invalid",)
