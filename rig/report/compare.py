@@ -12,7 +12,7 @@ from rig.compared import Compared, Held, SideSummary, Unmatched
 from rig.matching import differ_text
 from rig.records import Accuracy, Comparison, Percentiles
 from rig.report import rows
-from rig.report.markdown import _code, _folded, _grid, _plain
+from rig.report.markdown_text import code, folded, grid, plain
 from rig.report.rows import MISSING, Column, number
 from rig.report.table import WIDTH, _fits, _lines, _painted, _text, _wrap
 
@@ -79,18 +79,18 @@ def format_compare_table(found: Compared, width: int = WIDTH, color: bool = Fals
 
 def format_compare_markdown(found: Compared) -> str:
     """The same for a pull request, speed and files folded away."""
-    parts = [f"**{_plain(headline(found))}**", _plain(_arguments(found)), _grid(_answers(found.held))]
+    parts = [f"**{plain(headline(found))}**", plain(_arguments(found)), grid(_answers(found.held))]
     lines = []
     for held in found.held:
-        lines.append(f"- {_code(short(held.candidate.name))}: **{_plain(state_of(held))}**")
-        lines += [f"  - {_plain(text)}" for text in _told(held)]
+        lines.append(f"- {code(short(held.candidate.name))}: **{plain(state_of(held))}**")
+        lines += [f"  - {plain(text)}" for text in _told(held)]
     parts.append("\n".join(lines))
     if speed := _speed(found.held):
-        parts.append(_folded("Speed", _grid(speed)))
+        parts.append(folded("Speed", grid(speed)))
     if found.unmatched:
-        listed = [f"- {_plain(_unmatched_text(u))}" for u in found.unmatched]
+        listed = [f"- {plain(_unmatched_text(u))}" for u in found.unmatched]
         parts.append("\n".join(["No partner with the same labels:", "", *listed]))
-    parts.append(_folded("Files", "\n".join(f"- {_plain(text)}" for held in found.held for text in _files(held))))
+    parts.append(folded("Files", "\n".join(f"- {plain(text)}" for held in found.held for text in _files(held))))
     return "\n\n".join(parts) + "\n"
 
 
