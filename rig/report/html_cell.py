@@ -12,7 +12,7 @@ from rig.report.html_charts import by_order, distributions, first_divergence
 from rig.report.html_grid import anchor, state_badge
 from rig.report.html_svg import escape, table, tag
 from rig.report.html_timeline import timeline
-from rig.report.junit import reproduce
+from rig.report.reproduce import reproduce
 from rig.verdict import BAD_STATES, OPEN_STATES, UNJUDGED_STATES, state_name
 
 LONG = 30
@@ -26,7 +26,7 @@ def cell_section(data: RunData, number: int) -> str:
     look = state in BAD_STATES | UNJUDGED_STATES | OPEN_STATES | {"not judged"}
     head = tag("summary", tag("h3", f"{escape(cell.cell_id)} {state_badge(cell)}"))
     parts = [head, _reasons(data, cell), _facts(cell), _comparisons(cell), _charts(data, cell), _latencies(cell)]
-    parts += [_findings(cell.evidence), _commands(cell)]
+    parts += [_findings(cell.evidence), _tests(cell), _commands(cell)]
     if data.cell(cell.cell_id).records:
         parts.insert(2, tag("button", "Show its requests", type="button", class_="show", data_cell=str(number)))
     opened = {"open": ""} if look else {}
@@ -126,7 +126,31 @@ def _comparison(name: str, c: Comparison) -> str:
             for r in c.ratios
         ]
         out += table(head, lines)
+    if c.slow:
+        head = ["slower than", "in ms", "this cell", "baseline", "p"]
+        slow = [
+            [
+                f"{s.factor:g} times the baseline's p99 {s.metric}",
+                rows.number(s.limit_ms),
+                f"{s.k}/{s.n}",
+                f"{s.base_k}/{s.base_n}",
+                f"{s.p_value:.2g}",
+            ]
+            for s in c.slow
+        ]
+        out += table(head, slow)
     return out
+
+
+def _tests(cell: CellResult) -> str:
+    if not cell.tests:
+        return ""
+    lines = [
+        [t.name, t.channel, f"{t.p_value:.2g}", rows.MISSING if t.p_adjusted is None else f"{t.p_adjusted:.2g}"]
+        for t in cell.tests
+    ]
+    inner = table(["test that can alarm", "channel", "p", "p adjusted over the sweep"], lines)
+    return tag("details", tag("summary", "Tests of significance") + inner, class_="inner")
 
 
 def _charts(data: RunData, cell: CellResult) -> str:

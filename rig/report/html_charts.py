@@ -22,6 +22,11 @@ SMALLEST_BIN = 20
 """Requests in one bin of the accuracy by order of arrival, at least, where there are so many."""
 
 
+def series_class(number: int) -> str:
+    """The class of a series: its colour, and how its line is broken where colours are used again."""
+    return f"s{number % COLOURS}" + (f" again{number // COLOURS}" if number >= COLOURS else "")
+
+
 def distributions(cells: Sequence[tuple[str, Sequence[RequestRecord]]]) -> list[str]:
     """Share of requests answered within a time, for TTFT, TPOT and E2E: the cell, then its baseline."""
     values = [(name, latency_values(records)) for name, records in cells]
@@ -33,8 +38,8 @@ def distributions(cells: Sequence[tuple[str, Sequence[RequestRecord]]]) -> list[
         lines = [_within(found) for _, found in series]
         x = axis_over("ms (logarithmic)", [v for line in lines for v, _ in line], log=True)
         plot = Plot(x, Axis("", 0, 1))
-        marks = [plot.line(line, f"s{i % COLOURS}") for i, line in enumerate(lines)]
-        keys = [(f"s{i % COLOURS}", name) for i, (name, _) in enumerate(series)]
+        marks = [plot.line(line, series_class(i)) for i, line in enumerate(lines)]
+        keys = [(series_class(i), name) for i, (name, _) in enumerate(series)]
         about = f"{title}: " + "; ".join(
             f"{name}: median {percentile(found, 50):.3g} ms, 99th percentile {percentile(found, 99):.3g} ms"
             for name, found in series
@@ -142,7 +147,7 @@ def over_concurrency(cells: Sequence[CellResult]) -> str:
     charts = [chart for title, measure in MEASURES.items() if (chart := _over_concurrency(title, measure, groups))]
     if not charts:
         return tag("p", "No cell was measured at a fixed number of requests in flight.")
-    keys = [(f"s{i % COLOURS}", name) for i, (name, _) in enumerate(groups)]
+    keys = [(series_class(i), name) for i, (name, _) in enumerate(groups)]
     return legend(keys) + tag("div", "".join(charts), class_="charts")
 
 
@@ -153,7 +158,7 @@ def _over_concurrency(
     for i, (name, group) in enumerate(groups):
         points = [(float(c.labels["concurrency"]), value) for c in group if (value := measure(c)) is not None]
         if points:
-            series.append((f"s{i % COLOURS}", name, sorted(points)))
+            series.append((series_class(i), name, sorted(points)))
     if not series:
         return ""
     xs = sorted({x for _, _, points in series for x, _ in points})

@@ -16,10 +16,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.records import RequestRecord
-from rig.records import CellResult, Comparison, Pair, Reason, RunResult, Verdict
+from rig import records
+from rig.records import (
+    CellResult,
+    Comparison,
+    Divergence,
+    Pair,
+    Ratio,
+    Reason,
+    RunResult,
+    Segment,
+    Slow,
+    Verdict,
+)
 from rig.report.data import CellData, RunData
 from rig.report.html import format_html
-from rig.report.html_charts import by_order, first_divergence, over_concurrency
+from rig.report.html_charts import by_order, first_divergence, over_concurrency, series_class
 from rig.report.html_data import LEFT_OUT, Texts, embedded, requests_data
 from rig.report.html_grid import MARKS, TONES, grids
 from rig.report.html_svg import Axis, escape
@@ -227,6 +239,24 @@ def test_every_state_has_a_sign_and_a_tone(every_state: RunResult) -> None:
         assert f'aria-hidden="true">{sign}</span>' in page
 
 
+def test_segments_ratios_slow_requests_and_tests_are_told(detailed: RunData) -> None:
+    run = detailed.results
+    comparison = replace(
+        run.cells[2].comparisons[0],
+        where=(Segment("concurrency", "4+", "lost", 9, 10, 1, 30, 0.001, 0.002),),
+        ratios=(Ratio("ttft_p50", 1.25, (1.1, 1.4), 400, 400, gate=1.2),),
+        slow=(Slow("ttft", 2.0, 512.0, 7, 400, 1, 400, 0.03),),
+        first_divergence=Divergence(40, 38, 0, measured=40, damaged=2, threshold=1.5),
+    )
+    cell = replace(
+        run.cells[2], comparisons=(comparison,), tests=(records.Tested("accuracy/mono", "accuracy", 0.01, 0.04),)
+    )
+    text = " ".join(Page(format_html(RunData(replace(run, cells=(cell,)), detailed.cells))).text.split())
+    for said in ("concurrency 4+", "9/10", "ttft_p50", "1.100 to 1.400", "2 times the baseline's p99 ttft", "7/400"):
+        assert said in text, said
+    assert "accuracy/mono" in text and "2 of 40 answers with logprobs shifted beyond 1.5 nats" in text
+
+
 def test_nothing_ran(run: RunResult) -> None:
     page = Page(format_html(RunData(replace(run, cells=(), reference=()))))
     assert "Nothing ran." in page.text and embedded_data(page)["cells"] == []
@@ -241,6 +271,13 @@ def test_lines_over_concurrency_and_bars_at_one(make_result: Callable[..., CellR
     bars = over_concurrency([cell("pd", 4), cell("monolithic", 4)])
     assert bars.count('class="bar s0"') == 6 and 'class="line' not in bars
     assert "No cell was measured" in over_concurrency([cell("pd", None)])
+
+
+def test_more_series_than_colours_are_told_apart() -> None:
+    names = [series_class(i) for i in range(24)]
+    style = resources.files("rig.report").joinpath("assets", "report.css").read_text()
+    assert len(set(names)) == 24
+    assert all(f".line.{name.split()[1]}" in style for name in names[8:])
 
 
 def test_first_divergence_says_what_it_counts(detailed: RunData) -> None:
