@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rig.records import RunResult
+from rig.records import CellResult, RunResult
 from rig.report.data import CellData, RunData
 from rig.report.markdown import format_markdown
+from rig.report.markdown_red import LogTail
+from rig.secrets import is_secret, masked_line
 from rig.store import RunFolder, write_text
 
 if TYPE_CHECKING:
     from rig.report.frames import LoadedRun
+
+LOG_LINES = 40
+"""Of each log of a failed cell at most so many lines, the last ones, are in a report,"""
+LINE_CHARS = 500
+"""and so many characters of each,"""
+LOG_BYTES = 65_536
+"""from so many bytes at its end."""
+SHORTEST_SECRET = 6
+"""A shorter value of a secret variable is not looked for in logs: it may be any word."""
 
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 """GitHub names the file for a step's Markdown in this variable."""
@@ -76,7 +87,24 @@ def _cell(folder: RunFolder, cell_id: str) -> CellData:
 
 
 def _markdown(folder: RunFolder, run: RunResult, strict: bool) -> str:
-    return format_markdown(run, str(folder.path))
+    return format_markdown(run, str(folder.path), {c.cell_id: read_logs(folder, c) for c in run.cells})
+
+
+def read_logs(folder: RunFolder, cell: CellResult, environ: Mapping[str, str] = os.environ) -> tuple[LogTail, ...]:
+    """The end of each log of a failed cell's deployment, secrets masked; none of a cell that did not fail."""
+    if cell.status != "failed":
+        return ()
+    logs = sorted((folder.deployment(cell.deployment) / "logs").glob("*.log"))
+    secrets = [v for k, v in environ.items() if is_secret(k) and len(v) >= SHORTEST_SECRET]
+    return tuple(LogTail(log.stem, str(log.relative_to(folder.path)), _last_lines(log, secrets)) for log in logs)
+
+
+def _last_lines(log: Path, secrets: Sequence[str]) -> tuple[str, ...]:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_BYTES))
+        text = file.read().decode("utf-8", "replace")
+    lines = [line for line in text.splitlines() if line.strip()][-LOG_LINES:]
+    return tuple(masked_line(line[:LINE_CHARS], secrets) for line in lines)
 
 
 def _html(folder: RunFolder, run: RunResult, strict: bool) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from rig.records import CellResult, RunResult
 from rig.report import rows
+from rig.report.reproduce import reproduce
 from rig.verdict import BAD_STATES, OPEN_STATES, UNJUDGED_STATES, state_name
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -42,11 +42,6 @@ def result_tag(state: str, strict: bool = False) -> str | None:
     if state in UNJUDGED_STATES or state == "not judged":
         return "error"
     return "skipped" if state in OPEN_STATES or state == "xfail" else None
-
-
-def reproduce(run: RunResult, cell: CellResult) -> str:
-    """The command that runs this cell again, with its baselines."""
-    return shlex.join(["pdrig", "sweep", run.info.config_file, "--cell", cell.cell_id])
 
 
 def _case(run: RunResult, cell: CellResult, strict: bool) -> ElementTree.Element:

@@ -1,44 +1,68 @@
-"""A run as Markdown for a pull request; pure. The first line is the verdict in words."""
+"""A run as Markdown for a pull request; pure. The first line is the verdict in words.
+
+It fits GitHub's limit of a comment: details are folded away, and where that is not enough they are left out, least
+important first. A cell that somebody has to look at is always named.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from rig.metrics import METRIC_FORMULAS
+from rig.explain import explain
 from rig.records import CellResult, RunResult
-from rig.report import rows
-from rig.report.rows import Column
+from rig.report import markdown_figures as figures
+from rig.report.markdown_fit import Part, fit, fixed, optional
+from rig.report.markdown_grid import legend, overviews
+from rig.report.markdown_red import LOOK_AT, LogTail, entry, to_look_at
+from rig.report.markdown_text import MARKS, code, inline, shortened
+from rig.report.reproduce import kept_options
 from rig.verdict import state_name, sweep_summary
 
+GITHUB_LIMIT = 65_536
+"""Characters of a comment's body (GitHub's API refuses more: "Body is too long (maximum is 65536 characters)")."""
+LIMIT = GITHUB_LIMIT - 536
+"""What a report takes of it: who puts it into a comment may add a line of his own."""
 
-def format_markdown(run: RunResult, path: str) -> str:
-    """The facts of the table, with every latency and the commands folded away; `path` is where the run lies."""
-    parts = [headline(run.cells), rows.heading(run)]
-    if run.cells:
-        labels = rows.label_columns(run.cells) or [Column("cell", tuple(c.cell_id for c in run.cells))]
-        columns = [
-            *labels,
-            *rows.answer_columns(run.cells),
-            *rows.speed_columns(run.cells),
-            *rows.verdict_columns(run.cells),
-        ]
-        shared = ", ".join(f"{name} {_code(text)}" for name, text in rows.constant_labels(run.cells).items())
-        parts += [f"Every cell: {shared}" if shared and len(run.cells) > 1 else "", _grid(columns)]
-        parts += [rows.warmup_text(run.cells)]
-        parts += [_verdicts(run.cells), _reference(run), _latencies(run.cells), _commands(run.cells), _legend()]
-    parts.append(f"{_plain(sweep_summary(run.cells))}. Run: {_code(path)}")
-    return "\n\n".join(part for part in parts if part) + "\n"
+MOST_NAMED = 6
+"""So many cells of a state are named in the first line."""
+MOST_LISTED = 1_000
+"""So many cells to look at are listed by name; of more, their number is told."""
+LONGEST_EXPLANATION = 2_000
+
+_OVERVIEW, _LINE, _BRIEF, _WHOLE, _EXPECTED, _LOGS = 1, 2, 3, 4, 5, 6
+_SPEED, _NOISE, _MADE, _FIGURES, _REFERENCE, _LATENCIES, _FORMULAS, _CONFIG = range(7, 15)
+
+
+def format_markdown(
+    run: RunResult, path: str, logs: Mapping[str, Sequence[LogTail]] | None = None, limit: int = LIMIT
+) -> str:
+    """The report, at most `limit` characters long; `path` is where the run lies, `logs` are by cell id."""
+    cells = run.cells
+    parts = [fixed(headline(cells)), fixed(_about(run, path))]
+    if cells:
+        parts += [optional(text, _OVERVIEW) for text in overviews(cells)]
+        parts += [optional(legend(cells), _OVERVIEW), *_look_at(run, logs or {}, limit)]
+        parts += [optional(_expected(cells), _EXPECTED)]
+        parts += [optional(figures.ratios(cells), _SPEED), optional(figures.noise_and_canaries(cells), _NOISE)]
+        parts += [optional(figures.figures(cells), _FIGURES), optional(figures.latencies(cells), _LATENCIES)]
+        parts += [optional(figures.formulas(), _FORMULAS)]
+    parts += [optional(figures.reference(run), _REFERENCE), optional(figures.provenance(run), _MADE)]
+    parts += [optional(figures.config(run), _CONFIG)]
+    return fit(parts, limit, _cut_notice(run, path))
 
 
 def headline(cells: Sequence[CellResult]) -> str:
-    """The sweep's verdict in words, the worst first."""
-    by_state: dict[str, list[str]] = {}
+    """The sweep's verdict in words, the worst first; repetitions are not counted."""
+    by_state: dict[str, list[CellResult]] = {}
     for cell in cells:
-        by_state.setdefault(state_name(cell), []).append(cell.cell_id)
+        if cell.rerun_of is None:
+            by_state.setdefault(state_name(cell), []).append(cell)
 
     def named(*states: str) -> str:
-        return ", ".join(_code(cell_id) for state in states for cell_id in by_state.get(state, ()))
+        found = [cell for state in states for cell in by_state.get(state, ())]
+        shown = [_named(cell) for cell in found[:MOST_NAMED]]
+        return ", ".join(shown) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")
 
     worse, mended = named("regression"), named("xpass")
     unknown = named("failed", "invalid", "not judged")
@@ -56,81 +80,60 @@ def headline(cells: Sequence[CellResult]) -> str:
     return " ".join(said) or "**Nothing was judged.**"
 
 
-def _verdicts(cells: Sequence[CellResult]) -> str:
-    lines = ["### Verdicts"]
-    for cell in cells:
-        lines.append(f"- {_code(cell.cell_id)}: **{state_name(cell)}**")
-        lines += [
-            f"  - {_plain(rows.reason_text(reason))}" for reason in (cell.verdict.reasons if cell.verdict else ())
-        ]
-        if text := rows.scorers_text(cell):
-            lines.append(f"  - by scorer: {_plain(text)}")
-        if text := rows.requests_text(cell):
-            lines.append(f"  - requests: {_plain(text)}")
-    return "\n".join(lines)
+def _named(cell: CellResult) -> str:
+    """A cell's name with what decided."""
+    name = code(shortened(cell.cell_id, 80))
+    reasons = cell.verdict.reasons if cell.verdict else ()
+    return f"{name} ({inline(reasons[0].channel)})" if reasons and state_name(cell) in LOOK_AT else name
 
 
-def _reference(run: RunResult) -> str:
-    found = [rows.flat(reference) for reference in run.reference]
-    names = dict.fromkeys(name for row in found for name in row)
-    columns = [Column(name, tuple(row.get(name, rows.MISSING) for row in found)) for name in names]
-    return f"### Reference\n\n{_grid(columns)}" if columns else ""
+def _about(run: RunResult, path: str) -> str:
+    """Which sweep, when, what came of it, where it lies."""
+    info = run.info
+    ended = f"to {inline(info.ended)}" if info.ended else "**not finished**"
+    counted = sweep_summary(run.cells).split(". Look at:")[0]
+    return (
+        f"Sweep {code(shortened(info.name, 100))} ({code(shortened(info.config_file, 200))}), {inline(info.started)} "
+        f"{ended}. {inline(counted)}. Run folder: {code(shortened(path, 300))}; files below are named from there."
+    )
 
 
-def _latencies(cells: Sequence[CellResult]) -> str:
-    found = [(cell.cell_id, name, p) for cell in cells for name, p in {**cell.latency_ms, **cell.legs_ms}.items()]
+def _look_at(run: RunResult, logs: Mapping[str, Sequence[LogTail]], limit: int) -> list[Part]:
+    """What needs a look, a part a cell; before them what tells the red cells from the sound ones."""
+    found = to_look_at(run.cells)
     if not found:
-        return ""
-    columns = [
-        Column("cell", tuple(cell_id for cell_id, _, _ in found)),
-        Column("ms", tuple(name for _, name, _ in found)),
-        *(
-            Column(part, tuple(rows.number(getattr(p, part)) for _, _, p in found))
-            for part in ("p50", "p90", "p99", "mean")
-        ),
-    ]
-    return _folded("Latencies", _grid(columns))
+        return []
+    listed = found[:MOST_LISTED]
+    longest = max(12, min(200, limit * 3 // 4 // len(listed) - 30))
+    why = explain(run.cells)
+    parts = [fixed("### What to look at")]
+    if why:
+        parts.append(fixed(f"**Which cells:** {inline(shortened(why.text, LONGEST_EXPLANATION))}"))
+    ranks = (_LINE, _BRIEF, _WHOLE, _LOGS)
+    parts += [entry(run, cell, logs.get(cell.cell_id, ()), longest, ranks) for cell in listed]
+    if len(found) > len(listed):
+        counts = {s: sum(state_name(c) == s for c in found[MOST_LISTED:]) for s in LOOK_AT}
+        more = ", ".join(f"{k} {state}" for state, k in counts.items() if k)
+        parts.append(fixed(f"And {len(found) - len(listed)} more: {more}."))
+    return parts
 
 
-def _commands(cells: Sequence[CellResult]) -> str:
-    blocks = [
-        f"{_code(cell.cell_id)}\n\n```sh\n"
-        + "\n".join(f"# {name}\n{shlex.join(argv)}" for name, argv in cell.commands.items())
-        + "\n```"
-        for cell in cells
-        if cell.commands
-    ]
-    return _folded("Commands", "\n\n".join(blocks)) if blocks else ""
-
-
-def _legend() -> str:
-    lines = [f"- {name}: {_plain(formula)}" for name, formula in METRIC_FORMULAS.items()]
-    return _folded("How it is counted", "\n".join(lines))
-
-
-def _folded(title: str, body: str) -> str:
-    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
-
-
-def _grid(columns: Sequence[Column]) -> str:
+def _expected(cells: Sequence[CellResult]) -> str:
+    """Cells that failed as they were expected to, and why they were."""
+    found = [c for c in cells if state_name(c) == "xfail" and c.rerun_of is None]
     lines = [
-        [_field(column.title) for column in columns],
-        ["---"] * len(columns),
-        *([_field(column.texts[i]) for column in columns] for i in range(len(columns[0].texts))),
+        f"- {MARKS['xfail']} {code(c.cell_id)}: {inline(shortened(c.verdict.reasons[0].text, 300))}"
+        for c in found
+        if c.verdict and c.verdict.reasons
     ]
-    return "\n".join(f"| {' | '.join(fields)} |" for fields in lines)
+    return "### Failed as expected\n\n" + "\n".join(lines) if lines else ""
 
 
-def _field(text: str) -> str:
-    return _plain(text).replace("|", "\\|").replace("\n", "<br>")
-
-
-def _plain(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    for sign in ("\\", "*", "_", "`", "<", "#"):
-        text = text.replace(sign, f"\\{sign}" if sign != "<" else "&lt;")
-    return text
-
-
-def _code(text: str) -> str:
-    return f"`{text}`"
+def _cut_notice(run: RunResult, path: str) -> str:
+    options = kept_options(run)
+    again = shlex.join(["pdrig", "sweep", run.info.config_file, "--cell", "CELL", *options])
+    return (
+        "**Cut to fit a comment of GitHub's.** Every cell that needs a look is listed above. All of it is in the run "
+        f"folder, {code(shortened(path, 300))}: `report.html`, and a `cells/CELL/cell.json` for each. "
+        f"To run a cell again: {code(shortened(again, 400))}"
+    )

@@ -1,0 +1,131 @@
+"""What is red or undecided: why, where, how to run it again, and what its servers' logs end with; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rig.records import CellResult, Reason, RunResult
+from rig.report import rows
+from rig.report.markdown_fit import Part
+from rig.report.markdown_grid import again_of, verdict_mark, where_labels
+from rig.report.markdown_text import block, code, folded, inline, shortened
+from rig.report.reproduce import reproduce
+from rig.secrets import masked_line
+from rig.segments import segment_text
+from rig.verdict import state_name
+
+LOOK_AT = ("regression", "xpass", "failed", "invalid", "not judged", "inconclusive", "no_baseline")
+"""States that somebody has to look at, the worst first."""
+
+LINE_CHARS = 90
+BRIEF_CHARS = 280
+LONGEST_REASON = 1500
+"""Of a single reason; nobody writes longer ones, but an exception may say anything."""
+
+_OF_THE_CELL = ("judged.", "requests.", "canaries.", "pairs.", "cell.json")
+
+
+@dataclass(frozen=True)
+class LogTail:
+    """The last lines of one server's log, secrets masked: `file` is its path within the run, `line` counts from 1."""
+
+    server: str
+    file: str
+    lines: tuple[str, ...]
+
+
+def to_look_at(cells: Sequence[CellResult]) -> list[CellResult]:
+    """Cells that are red or undecided, the worst first; a repetition stands with the cell that it repeats."""
+    ids = {cell.cell_id for cell in cells}
+    found = [c for c in cells if state_name(c) in LOOK_AT and c.rerun_of not in ids]
+    return sorted(found, key=lambda c: LOOK_AT.index(state_name(c)))
+
+
+def entry(run: RunResult, cell: CellResult, logs: Sequence[LogTail], longest_name: int, ranks: Sequence[int]) -> Part:
+    """A cell in five forms: its name; with its first reason; with how to run it again; in full; with its logs."""
+    name = code(shortened(cell.cell_id, longest_name))
+    reasons = cell.verdict.reasons if cell.verdict else ()
+    first = reasons[0] if reasons else Reason("rig", cell.failure or "It was not judged.")
+    bare = f"- {verdict_mark(cell)}: {name}"
+    line = f"{bare} {inline(first.channel)}: {inline(shortened(first.text, LINE_CHARS))}"
+    command = reproduce(run, cell)
+    title = f"#### {verdict_mark(cell)}: {code(cell.cell_id)}"
+    brief = "\n\n".join([title, f"- {_reason(cell, first, BRIEF_CHARS)}\n- Run it again: {code(command)}"])
+    parts = [title, _facts(run, cell), "\n".join(f"- {text}" for text in _told(run, cell)), "Run it again:"]
+    parts.append(block(command, "sh"))
+    whole = "\n\n".join(part for part in parts if part)
+    tails = [_tail(log) for log in decisive(cell, logs)]
+    forms = (bare, line, brief, whole, *(["\n\n".join([whole, *tails])] if tails else []))
+    return Part(forms, tuple(ranks[: len(forms) - 1]))
+
+
+def decisive(cell: CellResult, logs: Sequence[LogTail]) -> list[LogTail]:
+    """Of the logs those that have the failure's line, or else those of servers that it names, or else all."""
+    said = " ".join([cell.failure or "", *(f"{r.text} {r.evidence or ''}" for r in _reasons(cell))])
+    lines = [r.evidence for r in _reasons(cell) if r.channel == "errors" and r.evidence]
+    having = [log for log in logs if any(line in text for line in lines for text in log.lines)]
+    return having or [log for log in logs if log.server in said] or [log for log in logs if log.lines]
+
+
+def file_of(cell: CellResult, evidence: str) -> str:
+    """Where a reason's evidence lies within the run; what is no file stays as it is."""
+    return f"cells/{cell.cell_id}/{evidence}" if evidence.startswith(_OF_THE_CELL) else evidence
+
+
+def _reasons(cell: CellResult) -> tuple[Reason, ...]:
+    return cell.verdict.reasons if cell.verdict else ()
+
+
+def _facts(run: RunResult, cell: CellResult) -> str:
+    """Which cell it is and what it came to, in a line."""
+    said = [where_labels(cell, run.cells)]
+    if cell.accuracy and cell.accuracy.value is not None:
+        said.append(f"accuracy {inline(rows.accuracy_text(cell))}")
+    if cell.counts and (cell.counts.error or cell.counts.unparsed or cell.counts.truncated):
+        counts = f"{rows.invalid_text(cell.counts)} answers without a number, {rows.errors_text(cell.counts)} errors"
+        said.append(inline(counts))
+    said += [
+        f"change {inline(rows.change_text(c))} points against {code(c.baseline)}"
+        for c in cell.comparisons
+        if c.delta is not None
+    ]
+    return "; ".join(text for text in said if text) + "." if any(said) else ""
+
+
+def _told(run: RunResult, cell: CellResult) -> Iterator[str]:
+    """The reasons, and where the hits sit; a repetition with its figures."""
+    segments = {segment_text(s) for c in cell.comparisons for s in c.where}
+    again = again_of(cell, run.cells)
+    for reason in _reasons(cell):
+        repeated = again is not None and reason.evidence == f"cells/{again.cell_id}/cell.json"
+        word = "where" if reason.text in segments else "again" if repeated else None
+        text = _reason(cell, reason, LONGEST_REASON, word)
+        if again and repeated:
+            changes = "".join(f", change {inline(rows.change_text(c))} points" for c in again.comparisons)
+            text += f" There: accuracy {inline(rows.accuracy_text(again))}{changes}."
+        yield text
+    if not cell.verdict and cell.failure:
+        yield inline(shortened(cell.failure, LONGEST_REASON))
+    unnamed = [s for s in sorted(segments) if s not in {r.text for r in _reasons(cell)}]
+    yield from (f"**where**: {inline(text)}" for text in unnamed)
+    hit = state_name(cell) == "regression" and any(r.channel in ("accuracy", "damage") for r in _reasons(cell))
+    if hit and cell.comparisons and not segments:
+        yield (
+            "**where**: no part of the requests stands out, by order of arrival, requests in flight, prompt length or "
+            "server."
+        )
+    if text := rows.requests_text(cell):
+        yield f"**requests**: {inline(text)}"
+
+
+def _reason(cell: CellResult, reason: Reason, most: int, word: str | None = None) -> str:
+    quotes_a_log = cell.status == "failed"
+    said, evidence = (masked_line(t) if quotes_a_log else t for t in (reason.text, reason.evidence or ""))
+    text = f"**{inline(word or reason.channel)}**: {inline(shortened(said, most))}"
+    return f"{text} ({code(shortened(file_of(cell, evidence), BRIEF_CHARS))})" if evidence else text
+
+
+def _tail(log: LogTail) -> str:
+    many = f"the last {len(log.lines)} lines" if len(log.lines) != 1 else "one line"
+    return folded(f"Log of {log.server}: {many} of {log.file}", block("\n".join(log.lines), "text"))
