@@ -33,6 +33,11 @@ class Clock:
     def start(cls) -> Clock:
         return cls(time.monotonic(), time.time())
 
+    @classmethod
+    def since(cls, t0_unix: float) -> Clock:
+        """A clock that has run since that moment, as told by the wall clock: one that was kept by a process before."""
+        return cls(time.monotonic() - max(0.0, time.time() - t0_unix), t0_unix)
+
 
 @dataclass(frozen=True)
 class Manner:

@@ -1,88 +1,32 @@
-"""One cell: warm up, read counters, ask, read counters again, judge, compare, decide."""
+"""One cell: warm up, read counters, ask, read counters again; then what came of it is concluded."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from evals.client import Request, Target
 from evals.records import ErrorLeg, RequestRecord
 from evals.tasks import Task
-from rig import connectors, evidence, evidence_requests, metrics, verdict
-from rig.asking import Clock, ask, manner_of, outcome_of, task_info, warmup_requests
-from rig.comparison import compare
+from rig import verdict
+from rig.asking import Clock, ask, manner_of, outcome_of, warmup_requests
+from rig.attempts import Attempt, Kept, Part, write_attempt
+from rig.concluding import Finished as Finished
+from rig.concluding import Gathered, commands, conclude
 from rig.deploy import Deployment
-from rig.deploy.record import masked_argv
 from rig.early import EarlyStop
 from rig.errors import DeployError, Hung
-from rig.judge import judge, with_reasoning
-from rig.judge_canaries import count_canaries, judge_canaries
-from rig.observing import Observed, end_of, start_of
-from rig.pairs import Side, make_pairs, repeats_of, require_same_prompts
+from rig.judge import with_reasoning
+from rig.observing import Tally, end_of, follow, start_of
 from rig.planned import CellPlan, DeploymentPlan
 from rig.progress import Display
-from rig.ratios import ratios, slow
-from rig.records import CellResult, Comparison, Evidence, Judged, JudgedCanary, Leg, Outcome, Pair, Status
+from rig.records import CellResult, Outcome, Resumed, Status
 from rig.rounds import Round, rounds_of
 from rig.store import RunFolder
-from rig.verdict_tests import share_of_each
-
-ITSELF = "itself"
-"""The name under which a baseline is held against itself."""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A cell's result, with what others need to be paired with it.
-
-    `records` and `judged` are of its questions, every repeat; `noise` its pairs with itself, where it has a floor.
-    """
-
-    result: CellResult
-    judged: tuple[Judged, ...]
-    records: tuple[RequestRecord, ...]
-    noise: tuple[Pair, ...] | None = None
-
-    @classmethod
-    def read(cls, result: CellResult, run: RunFolder) -> Finished:
-        """A cell that an earlier attempt finished, from disk."""
-        name = result.cell_id
-        reasoning = result.task is not None and result.task.score_reasoning
-        records = [with_reasoning(r, reasoning) for r in run.read_requests(name) if r.kind == "question"]
-        noise = run.read_pairs(name).get(ITSELF)
-        return cls(result, tuple(run.read_judged(name)), tuple(records), None if noise is None else tuple(noise))
-
-    @property
-    def side(self) -> Side:
-        return Side(self.judged, self.records)
-
-    def first(self) -> list[RequestRecord]:
-        """Its questions as they were asked the first time: speed is that of one round."""
-        return [r for r in self.records if r.repeat == 0]
-
-    def outcomes(self) -> dict[str, Outcome]:
-        return {j.sample_id: j.outcome for j in self.judged if j.repeat == 0}
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """What an evaluation brought: `records` are questions and canaries of all rounds, reasoning applied."""
-
-    warm: list[RequestRecord]
-    records: list[RequestRecord]
-    rounds: list[Round]
-    observed: Observed
-    early: EarlyStop | None = None
-
-
-def commands(plan: DeploymentPlan) -> dict[str, list[str]]:
-    """The command of each process, by name; secrets masked."""
-    lines = {server.name: masked_argv(server.argv) for server in plan.servers}
-    if plan.proxy:
-        lines["proxy"] = list(plan.proxy.argv)
-    return lines
 
 
 def unfinished(cell: CellPlan, plan: DeploymentPlan, deployment: str, status: Status, why: str) -> CellResult:
@@ -114,14 +58,16 @@ async def run_cell(
     run: RunFolder,
     display: Display,
     tests_planned: int = 1,
+    kept: Kept | None = None,
 ) -> Finished:
     """Evaluate a cell on a deployment that is up, and judge it. Its records and result are on disk afterwards.
 
+    What an earlier attempt has `kept` is not asked again: its records count, on the clock that they were taken by.
     `tests_planned` is how many tests the whole sweep may make: until they are corrected together, each gets its
     share of alpha. Raises DeployError when the deployment died or hung meanwhile; the records up to then are on disk.
     """
     plan = deployment.plan
-    clock = Clock.start()
+    clock = Clock.start() if kept is None else Clock.since(kept.t0_unix)
     leg: ErrorLeg = "proxy" if plan.proxy else "decode"
     target = Target(
         base_url=deployment.url,
@@ -131,7 +77,9 @@ async def run_cell(
         default_leg=leg,
     )
     manner = manner_of(cell.task)
-    path = run.new_requests(cell.id)
+    path = run.new_requests(cell.id, kept.records if kept else ())
+    parts = kept.parts if kept else ()
+    write_attempt(run, cell.id, Attempt(clock.t0_unix, parts))
     watch = _Watch(deployment, plan.limits.hang_s)
     outcome = outcome_of(task, cell.task.score_reasoning)
 
@@ -146,22 +94,60 @@ async def run_cell(
     rounds = rounds_of(cell, task)
     early = _early(cell, rounds[0], baselines, outcome, tests_planned)
     display.evaluation(cell.id, sum(r.kind == "question" for asked in rounds for r in asked.requests))
+    raw: list[RequestRecord] = []
+    begun = 0
 
     def seen(record: RequestRecord) -> None:
-        watch.seen(record)
+        raw.append(record)
         if early is not None:
             early.seen(record)
         if record.kind == "question":
             display.answered(outcome(record))
 
-    raw: list[RequestRecord] = []
-    for asked in rounds:
-        raw += await put(asked.requests if early is None else early.requests(), seen)
+    def arrived(record: RequestRecord) -> None:
+        watch.seen(record)
+        seen(record)
+
+    for record in kept.records if kept else ():
+        seen(record)
+    earlier = {(r.kind, r.sample_id, r.repeat) for r in raw}
+    since_s, first_new = time.monotonic() - clock.t0, len(raw)
+
+    def left(requests: Iterable[Request]) -> Iterator[Request]:
+        nonlocal begun
+        for request in requests:
+            if (request.kind, request.sample_id, request.repeat) not in earlier:
+                begun += 1
+                yield request
+
+    def tally() -> Tally:
+        return Tally(tuple(r.request_id for r in raw[first_new:]), begun)
+
+    def keep(part: Part) -> None:
+        write_attempt(run, cell.id, Attempt(clock.t0_unix, (*parts, part)))
+
+    async with _beside(follow(deployment, deployment_name, start, tally, keep)):
+        for asked in rounds:
+            await put(left(asked.requests if early is None else early.requests()), arrived)
     records = [with_reasoning(record, cell.task.score_reasoning) for record in raw]
     observed = await end_of(deployment, start)
     await deployment.flush_legs()
-    gathered = Gathered(warm, records, rounds, observed, early)
+    launches = tuple(dict.fromkeys(part.deployment for part in parts))
+    resumed = Resumed(len(kept.records), kept.again, launches, since_s) if kept else None
+    gathered = Gathered(warm, records, rounds, observed, early, kept, resumed)
     return conclude(cell, plan, deployment_name, task, clock, gathered, baselines, run, tests_planned)
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs `work` for as long as the block; whatever ended it is raised then."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 def _early(
@@ -177,145 +163,6 @@ def _early(
         return None
     canaries = {c.sample.sample_id: c for c in first.canaries}
     return EarlyStop(first.requests, usable, cell.gates, cell.gates.alpha / tests_planned, outcome, canaries)
-
-
-def conclude(
-    cell: CellPlan,
-    plan: DeploymentPlan,
-    deployment_name: str,
-    task: Task,
-    clock: Clock,
-    gathered: Gathered,
-    baselines: Mapping[str, Finished | None],
-    run: RunFolder,
-    tests_planned: int,
-) -> Finished:
-    """From what was gathered to a result on disk."""
-    records = gathered.records
-    ids = {r.request_id for r in records}
-    every_leg = run.read_legs(deployment_name)
-    legs = None if every_leg is None else [leg for leg in every_leg if leg.request_id in ids]
-    targets = {s.sample_id: s.target_text for s in task.samples}
-    taints = evidence_requests.taints(every_leg, gathered.observed.logs.taints)
-    judged = tuple(judge(records, targets, task.scorers, task.scorer, taints))
-    codes = {(c.sample.sample_id, r.repeat): c for r in gathered.rounds for c in r.canaries}
-    canaries = judge_canaries(records, codes, taints)
-    proof = _evidence(plan, gathered.observed, records, legs, judged)
-    proof = replace(proof, canaries=count_canaries(canaries))
-    first, first_judged = [r for r in records if r.repeat == 0], [j for j in judged if j.repeat == 0]
-    questions = tuple(r for r in records if r.kind == "question")
-    first_ids = {r.request_id for r in first if r.kind == "question"}
-    early = gathered.early
-    result = CellResult(
-        cell_id=cell.id,
-        labels=cell.labels,
-        kind=cell.kind,
-        deployment=deployment_name,
-        status="ok" if proof.pd_exercised is not False else "invalid",
-        task=task_info(task, cell.task.score_reasoning, len(first_ids)),
-        commands=commands(plan),
-        gates=cell.gates,
-        t0_unix=clock.t0_unix,
-        warmup_requests=len(gathered.warm),
-        retried=metrics.retried(first),
-        accuracy=metrics.accuracy(first_judged, task.scorer, task.scorers),
-        counts=metrics.counts(first_judged, first),
-        latency_ms=metrics.latency_ms(first),
-        legs_ms=metrics.legs_ms(leg for leg in legs or () if leg.request_id in first_ids),
-        throughput=metrics.throughput(first),
-        evidence=proof,
-        repeats=repeats_of(judged),
-        sequential=None if early is None else early.result(len(first_ids)),
-        rerun_of=cell.rerun_of,
-    )
-    block_size = next((r.block_size for r in gathered.observed.after if r.block_size is not None), None)
-    finished = Finished(result, judged, questions, _noise(cell, judged, questions, block_size))
-    side = Side(judged, questions, legs)
-    comparisons = []
-    for name, base in baselines.items():
-        if base is not None:
-            require_same_prompts(side, base.side, name)
-            pairs = make_pairs(side, base.side, block_size, in_flight=[*gathered.warm, *records])
-            run.write_pairs(cell.id, name, pairs)
-            comparisons.append(_comparison(name, cell, pairs, finished, base, canaries, early, block_size))
-    floor = None
-    if finished.noise is not None:
-        run.write_pairs(cell.id, ITSELF, finished.noise)
-        floor = compare(ITSELF, finished.noise, cell.gates, noise=finished.noise)
-    result = replace(result, comparisons=tuple(comparisons), noise_floor=floor)
-    held_against = {name: base.result if base else None for name, base in baselines.items()}
-    tests = share_of_each(verdict.tests(result, held_against), tests_planned)
-    result = replace(result, tests=tests)
-    result = replace(result, verdict=verdict.decide(result, held_against, cell.xfail))
-    run.write_judged(cell.id, judged)
-    run.write_canaries(cell.id, canaries)
-    run.write_cell(result)
-    return replace(finished, result=result)
-
-
-def _comparison(
-    name: str,
-    cell: CellPlan,
-    pairs: list[Pair],
-    mine: Finished,
-    base: Finished,
-    canaries: Sequence[JudgedCanary],
-    early: EarlyStop | None,
-    block_size: int | None,
-) -> Comparison:
-    gated = base.result.kind == mine.result.kind
-    return compare(
-        name,
-        pairs,
-        cell.gates,
-        noise=base.noise,
-        canaries=canaries,
-        decider=None if early is None else early.deciders[name],
-        ratios=ratios(mine.first(), base.first(), cell.gates, gated, cell.seed),
-        slow=slow(mine.first(), base.first(), cell.gates) if gated else (),
-        block_size=block_size,
-    )
-
-
-def _noise(
-    cell: CellPlan, judged: Sequence[Judged], records: Sequence[RequestRecord], block_size: int | None
-) -> tuple[Pair, ...] | None:
-    """The second round of a baseline held against the first."""
-    if not cell.noise_floor:
-        return None
-
-    def side(repeat: int) -> Side:
-        return Side(
-            [replace(j, repeat=0) for j in judged if j.repeat == repeat],
-            [replace(r, repeat=0) for r in records if r.repeat == repeat],
-        )
-
-    return tuple(make_pairs(side(1), side(0), block_size))
-
-
-def _evidence(
-    plan: DeploymentPlan,
-    observed: Observed,
-    records: list[RequestRecord],
-    legs: list[Leg] | None,
-    judged: Sequence[Judged],
-) -> Evidence:
-    proof = _counted(plan, observed, records, legs)
-    beside = evidence_requests.beside_failed(judged, records)
-    return replace(proof, findings=(*proof.findings, *observed.logs.findings, *beside))
-
-
-def _counted(
-    plan: DeploymentPlan, observed: Observed, records: list[RequestRecord], legs: list[Leg] | None
-) -> Evidence:
-    before, after = observed.before, observed.after
-    if plan.kind == "monolithic":
-        return evidence.monolithic(before, after)
-    tp = {role: max((s.tp for s in plan.servers if s.role == role), default=1) for role in ("prefill", "decode")}
-    inside, keeps = connectors.children(plan.kv_transfer), connectors.decode_keeps(plan.kv_transfer)
-    recomputes = plan.kv_transfer.get("kv_load_failure_policy") == "recompute"
-    shape = evidence.Shape(plan.connector, tp["prefill"], tp["decode"], inside, keeps, recomputes)
-    return evidence.disaggregated(shape, before, after, records, legs)
 
 
 class _Watch:

@@ -74,6 +74,7 @@ def sweep(
     strict: bool,
 ) -> None:
     """Run every cell of CONFIG and judge it against its baseline."""
+    from rig import resuming
     from rig import run as runs
     from rig.progress import Display
     from rig.reporting import write_reports
@@ -81,7 +82,10 @@ def sweep(
 
     planned = planned_sweep(config, cell_glob=cell_glob, limit=limit)
     tasks = runs.load_tasks(planned, data)
-    earlier = runs.reopen(planned, resume) if resume else None
+    earlier = resuming.reopen(resume, runs.resolved(planned)) if resume else None
+    ended = resuming.clear(planned, earlier) if earlier else ()
+    for line in ended:
+        click.echo(line, err=True)
     runs.check_startable(planned)
     folder = earlier or runs.begin(planned, config, out)
     with Display(sys.stderr) as display:

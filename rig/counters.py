@@ -26,6 +26,12 @@ class Source:
     metrics_url: str | None
 
 
+async def read_once(sources: Iterable[Source]) -> tuple[Reading, ...]:
+    """Read as the engines are, in the midst of their work."""
+    async with httpx.AsyncClient(timeout=READ_TIMEOUT_S, trust_env=False) as client:
+        return await _read(client, tuple(sources))
+
+
 async def read_settled(sources: Iterable[Source]) -> tuple[Reading, ...]:
     """Read until no request runs and two readings in a row agree, or the bound is reached.
 

@@ -38,9 +38,10 @@ class Shape:
     recomputes: bool = False
 
 
-def monolithic(before: Sequence[Reading], after: Sequence[Reading]) -> Evidence:
-    """Evidence of a server that answers alone: counters are kept, nothing had to move."""
-    return Evidence(pd_exercised=None, findings=tuple(_not_given_back(before, after)), counters=deltas(before, after))
+def monolithic(before: Sequence[Reading], after: Sequence[Reading], idle: bool = True) -> Evidence:
+    """Evidence of a server that answers alone: counters are kept, nothing had to move. `idle`: it was, at `after`."""
+    held = tuple(_not_given_back(before, after)) if idle else ()
+    return Evidence(pd_exercised=None, findings=held, counters=deltas(before, after))
 
 
 def disaggregated(
@@ -49,11 +50,13 @@ def disaggregated(
     after: Sequence[Reading],
     records: Iterable[RequestRecord],
     legs: Iterable[Leg] | None,
+    under_way: int | None = None,
 ) -> Evidence:
     """Judge whether the KV cache of every answered request moved.
 
     `records` are the requests between the two readings, `legs` the proxy's legs of at least those (None: a proxy
-    that is not ours, whose log is not at hand).
+    that is not ours, whose log is not at hand). `under_way` is None where the engines were idle at `after`; else the
+    reading fell within the evaluation, when so many more requests had been begun: each may have moved its KV or not.
     """
     delta = deltas(before, after)
     findings: list[Finding] = []
@@ -76,8 +79,9 @@ def disaggregated(
     late = total(rule.late_reads) if rule.late_reads else None
     findings += _unreadable(before, after)
     redone = (failed or 0) if shape.recomputes else 0
-    findings += _transfers(rule, shape, transfers, answered, asked, redone)
-    findings += _tokens(external, local, cached, answered, asked, redone)
+    begun = len(asked) + (under_way or 0)
+    findings += _transfers(rule, shape, transfers, answered, begun, redone)
+    findings += _tokens(external, local, cached, answered, begun, redone)
     hand_offs = None if legs is None else list(legs)
     findings += _hand_offs(answered, hand_offs)
     findings += _strangers(hand_offs or ())
@@ -92,8 +96,9 @@ def disaggregated(
         findings.append(Finding("transfer", "the series of failed transfers or expired leases are missing", "counters"))
     if rule.offloads:
         findings += _offloaded(before, after)
-    kept = [r for r in before if not (shape.decode_keeps and r.role == "decode")]
-    findings += _not_given_back(kept, after)
+    if under_way is None:
+        kept = [r for r in before if not (shape.decode_keeps and r.role == "decode")]
+        findings += _not_given_back(kept, after)
     return Evidence(
         pd_exercised=not any(f.severity == "invalid" for f in findings),
         transfers=transfers,
@@ -115,13 +120,9 @@ def deltas(before: Sequence[Reading], after: Sequence[Reading]) -> dict[str, dic
         grown[reading.instance] = {}
         for name in c.WATCHED:
             old, new = start.get(reading.instance, {}).get(name), reading.values.get(name)
-            backwards = old is not None and new is not None and new < old and not _is_gauge(name)
+            backwards = old is not None and new is not None and new < old and name not in c.GAUGES
             grown[reading.instance][name] = None if old is None or new is None or backwards else new - old
     return grown
-
-
-def _is_gauge(name: str) -> bool:
-    return name in (c.RUNNING, c.WAITING, c.KV_USAGE)
 
 
 def _total(
@@ -176,7 +177,7 @@ def _transfers(
     shape: Shape,
     transfers: int | None,
     answered: Sequence[RequestRecord],
-    asked: Sequence[RequestRecord],
+    asked: int,
     redone: int,
 ) -> list[Finding]:
     """One transfer a rank that reads and a rank it reads from; a request that failed may have had its own.
@@ -186,7 +187,7 @@ def _transfers(
     if transfers is None:
         return [Finding("transfer", f"the series {rule.transfers} is missing", "counters", "invalid")]
     each = max(shape.decode_tp, shape.prefill_tp)
-    low, high = each * max(len(answered) - redone, 1), each * len(asked)
+    low, high = each * max(len(answered) - redone, 1), each * asked
     if low <= transfers <= high:
         return []
     text = f"{transfers} KV transfers for {len(answered)} answered requests, expected {each} each"
@@ -198,7 +199,7 @@ def _tokens(
     local: int | None,
     cached: int | None,
     answered: Sequence[RequestRecord],
-    asked: Sequence[RequestRecord],
+    asked: int,
     redone: int,
 ) -> list[Finding]:
     if external is None or local is None:
@@ -208,14 +209,14 @@ def _tokens(
     prompt = sum(r.prompt_tokens or 0 for r in answered)
     findings = []
     again = sum(sorted((r.prompt_tokens or 0 for r in answered), reverse=True)[:redone])
-    if local > RECOMPUTED_PER_REQUEST * len(asked) + again:
+    if local > RECOMPUTED_PER_REQUEST * asked + again:
         text = (
             f"decode computed {local} prompt tokens itself, more than the {RECOMPUTED_PER_REQUEST} a request "
             "that it recomputes after a hand-off: some requests were prefilled by decode"
         )
         findings.append(Finding("transfer", text, "counters", "invalid"))
     seen = external + local + (cached or 0)
-    exact = len(answered) == len(asked) and not redone
+    exact = len(answered) == asked and not redone
     if seen < prompt or (exact and seen != prompt):
         text = (
             f"decode counted {seen} prompt tokens ({external} transferred, {local} computed, {cached or 0} cached), "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rig import connectors
-from rig.counters import Source, read_idle, read_settled
+from rig.attempts import LogSpan, Part
+from rig.counters import Source, read_idle, read_once, read_settled
 from rig.deploy.deployment import Deployment, Running
 from rig.deploy.logs import read_between, size
 from rig.log_findings import LogFindings, findings_in
@@ -16,6 +18,12 @@ from rig.series import Reading
 
 GRACE_S = 5.0
 """How much longer than a lease an engine may take to give blocks back, in seconds."""
+
+FIRST_LOOK_S = 0.5
+LONGEST_PAUSE_S = 4.0
+"""Seconds between looks at the counters during an evaluation: first and longest, each twice the one before."""
+SETTLED_S = 1.0
+"""How long before a reading a request must have ended to be counted by it for certain, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,46 @@ async def end_of(deployment: Deployment, start: Start) -> Observed:
         if s.log is None
     )
     return Observed(start.readings, after, replace(logs, findings=(*logs.findings, *unread)))
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How far an evaluation is: ids of the requests whose records are on disk, and how many were begun."""
+
+    ended: tuple[str, ...]
+    begun: int
+
+
+async def follow(
+    deployment: Deployment, name: str, start: Start, tally: Callable[[], Tally], keep: Callable[[Part], None]
+) -> None:
+    """Look at the counters every now and then, for as long as the evaluation goes on: what is seen goes to `keep`.
+
+    A reading speaks for the records that were on disk SETTLED_S before it: an engine publishes what a step did with
+    the next one. Where an instance does not answer there is no reading.
+    """
+    pause = FIRST_LOOK_S
+    while True:
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+        await deployment.flush_legs()
+        ended = tally().ended
+        await asyncio.sleep(SETTLED_S)
+        readings = await read_once(_sources(deployment))
+        if not any(reading.missing for reading in readings):
+            logs = {
+                s.name: LogSpan(str(s.log), start.log_sizes[s.name], size(s.log))
+                for s in deployment.servers
+                if s.log is not None
+            }
+            keep(Part(name, start.readings, readings, ended, tally().begun, logs))
+
+
+def logs_of(part: Part) -> LogFindings:
+    """What the logs say of a part that ended with its attempt."""
+    return findings_in(
+        (name, line) for name, log in part.logs.items() for line in read_between(Path(log.path), log.start, log.end)
+    )
 
 
 def _sources(deployment: Deployment) -> list[Source]:

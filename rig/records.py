@@ -302,6 +302,20 @@ class Gates:
 
 
 @dataclass(frozen=True)
+class Resumed:
+    """A cell that was gone on with after its sweep was killed: `kept` records are from before, `again` were asked anew.
+
+    `deployments` are the launches that answered what was kept. Latencies and throughput are of the questions begun
+    from `since_s` on, in seconds from the cell's start: the gap is in none of them.
+    """
+
+    kept: int
+    again: int
+    deployments: tuple[str, ...]
+    since_s: float
+
+
+@dataclass(frozen=True)
 class CellResult:
     """All that `cell.json` holds. `retried` counts questions that took more than one attempt to connect.
 
@@ -334,6 +348,7 @@ class CellResult:
     verdict: Verdict | None = None
     failure: str | None = None
     rerun_of: str | None = None
+    resumed: Resumed | None = None
     schema: int = SCHEMA
 
 

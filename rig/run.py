@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from evals.errors import EvalError
 from evals.tasks import Task
 from rig import cell as cells
 from rig import provenance
 from rig.asking import load_task
+from rig.attempts import Kept
 from rig.deploy import Deployment, Event, launch, require_startable
 from rig.errors import DataError, DeployError, PortLost, UsageError
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
 from rig.progress import Display
 from rig.records import CellResult, Reason, RunInfo, RunResult, Verdict
+from rig.resuming import kept_of
 from rig.secrets import masked_yaml
 from rig.settling import repetition, settled, tests_planned
-from rig.store import RunFolder, as_json, write_text
+from rig.store import RunFolder, write_text
 
 HEALTHY = ("pass", "improved", None)
 """Verdicts after which a deployment is trusted with another cell; None is a baseline's."""
@@ -80,16 +84,6 @@ def resolved(plan: SweepPlan) -> dict[str, object]:
     }
 
 
-def reopen(plan: SweepPlan, path: Path) -> RunFolder:
-    """Open a run to go on with it. Raises DataError for a folder that is no run, UsageError for another sweep's."""
-    run = RunFolder.open(path)
-    if run.read_info().resolved != as_json(resolved(plan)):
-        raise UsageError(
-            f"{path} was made from another sweep, or with other options: give the same, or start a new run"
-        )
-    return run
-
-
 def announce(plan: SweepPlan, run: RunFolder, display: Display) -> None:
     """Say what is about to run, and where its results go."""
     display.say(f"run {run.path}: {len(plan.cells)} cells on {len(plan.deployments)} deployments")
@@ -122,13 +116,24 @@ def in_series(wanted: Sequence[CellPlan]) -> list[list[CellPlan]]:
 
 
 class Sweep:
-    """A sweep under way: what is finished, and how to go on after a fault."""
+    """A sweep under way: what is finished, and how to go on after a fault.
 
-    def __init__(self, plan: SweepPlan, tasks: dict[str, Task], run: RunFolder, display: Display) -> None:
+    `engines` are the versions of its engines, by their programs.
+    """
+
+    def __init__(
+        self,
+        plan: SweepPlan,
+        tasks: dict[str, Task],
+        run: RunFolder,
+        display: Display,
+        engines: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.plan = plan
         self.tasks = tasks
         self.run = run
         self.display = display
+        self.engines = engines
         self.finished: dict[str, cells.Finished] = {}
         self.tests_planned = tests_planned(plan)
 
@@ -160,7 +165,13 @@ class Sweep:
         for cell in self.plan.cells:
             groups.setdefault(cell.deployment, []).append(cell)
         for deployment_id, wanted in groups.items():
-            left = [series for series in in_series(wanted) if not self._is_finished(series)]
+            left: list[list[CellPlan]] = []
+            for series in in_series(wanted):
+                if self._is_finished(series):
+                    # A red cell may have been finished, and its repetition not.
+                    left += [again for again in self._again(series) if not self._is_finished(again)]
+                else:
+                    left.append(series)
             if left:
                 yield by_id[deployment_id], left
 
@@ -193,6 +204,7 @@ class Sweep:
                     self._fail(cell, plan, name, error)
                 return
             try:
+                deployment.note(engines=self._engines(plan))
                 trusted = True
                 while left and trusted:
                     series = left.pop(0)
@@ -242,12 +254,30 @@ class Sweep:
         """Evaluate one cell; True when its verdict leaves the deployment trusted."""
         baselines = {b: self.finished.get(b) for b in cell.baselines}
         task = self.tasks[cell.task.label]
+        kept = self._kept(cell, plan, task)
         finished = await cells.run_cell(
-            cell, deployment, name, task, baselines, self.run, self.display, self.tests_planned
+            cell, deployment, name, task, baselines, self.run, self.display, self.tests_planned, kept
         )
         self.finished[cell.id] = finished
         self.display.say(f"{cell.id}: {in_a_line(finished.result)}")
         return self._state(cell.id) in HEALTHY
+
+    def _kept(self, cell: CellPlan, plan: DeploymentPlan, task: Task) -> Kept | None:
+        """What an earlier attempt at the cell left that counts; says so, or why nothing does."""
+        kept = kept_of(self.run, cell, plan, task, self._engines(plan))
+        if isinstance(kept, Kept):
+            self.display.say(
+                f"{cell.id}: gone on with, {len(kept.records)} answers are kept, {kept.again} without proof asked again"
+            )
+            return kept
+        if kept is not None:
+            self.display.say(f"{cell.id}: starts over, {kept}")
+        return None
+
+    def _engines(self, plan: DeploymentPlan) -> dict[str, Any]:
+        """The versions of a deployment's engines, by their programs."""
+        programs = {server.argv[0] for server in plan.servers}
+        return {program: known for program, known in self.engines.items() if program in programs}
 
     def _fail(self, cell: CellPlan, plan: DeploymentPlan, name: str, error: DeployError) -> None:
         self.run.write_cell(cells.failed(cell, plan, name, error))

@@ -45,6 +45,8 @@ WATCHED = (
 )
 """Series read of every instance; a name in braces is the value of the label `source`."""
 
+GAUGES = (RUNNING, WAITING, KV_USAGE)
+"""Those of WATCHED that may go down."""
 
 @dataclass(frozen=True)
 class Reading:

@@ -20,7 +20,7 @@ TESTS_OF_A_BOUND = 3
 def repetition(cell: CellPlan) -> CellPlan:
     """The plan of a red cell's repetition on fresh servers."""
     labels = {**cell.labels, "rerun": True}
-    return replace(cell, id=cell.id + RERUN, labels=labels, rerun=False, rerun_of=cell.id)
+    return replace(cell, id=cell.id + RERUN, labels=labels, rerun=False, rerun_of=cell.id, fresh=True)
 
 
 def tests_planned(plan: SweepPlan) -> int:

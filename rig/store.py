@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 from pydantic import TypeAdapter, ValidationError
 
 from evals.records import RequestRecord
-from evals.sink import read_jsonl, read_records
+from evals.sink import JsonlWriter, read_jsonl, read_records
 from rig.errors import DataError
 from rig.records import CellResult, Judged, JudgedCanary, Leg, Pair, RunInfo, RunResult
 
@@ -91,13 +91,22 @@ class RunFolder:
         )
         return deployment_id if launches == 1 else f"{deployment_id}.{launches}"
 
-    def new_requests(self, cell_id: str) -> Path:
-        """Where a cell's records go; those of an earlier, unfinished attempt are renamed: kept, and not counted."""
+    def new_requests(self, cell_id: str, kept: Iterable[RequestRecord] = ()) -> Path:
+        """Where a cell's records go; those of an earlier, unfinished attempt are renamed: they stay as they were.
+
+        Only those of them that are `kept` begin the new file.
+        """
         path = self.requests(cell_id)
         path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name("requests.part")
+        scratch.unlink(missing_ok=True)
+        with JsonlWriter(scratch) as sink:
+            for record in kept:
+                sink.append_record(record)
         if path.exists():
             earlier = len(list(path.parent.glob("requests.*.jsonl")))
             path.rename(path.with_name(f"requests.{earlier + 1}.jsonl"))
+        scratch.rename(path)
         return path
 
     def write_info(self, info: RunInfo) -> None:
@@ -117,12 +126,12 @@ class RunFolder:
         _write_rows(self.cell(cell_id) / "canaries.jsonl", _CANARY, canaries)
 
     def read_info(self) -> RunInfo:
-        return _load(_RUN, self.path / "run.json")
+        return load(_RUN, self.path / "run.json")
 
     def read_cell(self, cell_id: str) -> CellResult | None:
         """The cell's result, or None when it has none yet."""
         path = self.cell(cell_id) / "cell.json"
-        return _load(_CELL, path) if path.is_file() else None
+        return load(_CELL, path) if path.is_file() else None
 
     def read_judged(self, cell_id: str) -> list[Judged]:
         return _rows(_JUDGED, self.cell(cell_id) / "judged.jsonl")
@@ -196,7 +205,8 @@ def _rows(adapter: TypeAdapter[T], path: Path) -> list[T]:
     return rows
 
 
-def _load(adapter: TypeAdapter[T], path: Path) -> T:
+def load(adapter: TypeAdapter[T], path: Path) -> T:
+    """A JSON file as its shape. Raises DataError for one that has another."""
     try:
         return adapter.validate_json(path.read_bytes())
     except ValidationError as error:

@@ -29,11 +29,11 @@ LAYERS = [
         "provenance",
     },
     {"config", "config_errors", "evidence", "comparison", "ratios", "early", "judge_canaries", "verdict", "settling"}
-    | {"baselines", "saving", "sides", "comparing"},
+    | {"attempts", "baselines", "saving", "sides", "comparing"},
     {"plan"},
     {"report", "plan_text", "deploy", "doctor"},
     {"asking", "observing", "rounds", "reporting"},
-    {"cell", "evaluate", "rescoring"},
+    {"cell", "concluding", "evaluate", "rescoring", "resuming"},
     {"run"},
     {"selftest"},
     {"cli"},

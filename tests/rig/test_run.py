@@ -50,6 +50,9 @@ class Stage:
             def __init__(self) -> None:
                 stage.asked.append([])
 
+            def note(self, **_: object) -> None:
+                pass
+
             async def stop(self) -> tuple[str, ...]:
                 return ()
 

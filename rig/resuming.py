@@ -1,0 +1,127 @@
+"""Going on with a killed sweep: what it left running is ended, what it had asked is kept where it is proved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from evals.records import RequestRecord
+from evals.tasks import Task
+from rig.attempts import Kept, Part, read_attempt
+from rig.deploy import leftovers
+from rig.deploy.record import difference
+from rig.errors import UsageError
+from rig.evidence_parts import unprovable, with_legs
+from rig.metrics import RIGS_OWN
+from rig.planned import CellPlan, DeploymentPlan, SweepPlan
+from rig.records import CellResult
+from rig.rounds import rounds_of
+from rig.store import RunFolder, as_json
+
+Asked = tuple[str, str, int]
+"""Kind, sample and repeat: what tells one request of a cell from another."""
+
+
+def reopen(path: Path, resolved: Mapping[str, object]) -> RunFolder:
+    """Open a run to go on with it; `resolved` is what the sweep comes to now.
+
+    Raises DataError for a folder that is no run, UsageError for another sweep's, or for one that is still being run.
+    """
+    run = RunFolder.open(path)
+    if run.read_info().resolved != as_json(resolved):
+        raise UsageError(
+            f"{path} was made from another sweep, or with other options: give the same, or start a new run"
+        )
+    leftovers.require_ended(path)
+    return run
+
+
+def clear(plan: SweepPlan, run: RunFolder) -> list[str]:
+    """End what earlier attempts left running, the run's own processes alone; returns a line for each.
+
+    Raises RunError naming what could not be ended.
+    """
+    left = leftovers.find(run.path)
+    leftovers.stop(left, max((d.limits.stop_s for d in plan.deployments), default=0.0))
+    return [f"ended what was left running: {one}" for one in left]
+
+
+def kept_of(
+    run: RunFolder, cell: CellPlan, plan: DeploymentPlan, task: Task, engines: Mapping[str, Any]
+) -> Kept | str | None:
+    """What of a cell's earlier attempt counts: all that its counters and legs prove, less the rig's own faults.
+
+    In its place why the cell starts over, or None for a cell of which nothing was asked. `engines` are the versions
+    of the deployment's engines now.
+    """
+    if not run.requests(cell.id).is_file():
+        return None
+    if why := _spoiled(run.read_cell(cell.id)):
+        return why
+    attempt = read_attempt(run, cell.id)
+    if attempt is None or not attempt.parts:
+        return "no reading of its counters was taken"
+    for part in attempt.parts:
+        if why := _differs(run, part, plan, engines):
+            return why
+    stored = [r for r in run.read_requests(cell.id) if r.kind in ("question", "canary")]
+    prompts = _prompts(cell, task)
+    if any(prompts.get(_asked(r)) != r.prompt_sha256 for r in stored):
+        return "its task has other prompts now"
+    parts, kept, why = [], set[str](), None
+    for part in attempt.parts:
+        proved = _proved(run, part, plan, stored)
+        hidden = unprovable(proved, part.begun - len(proved)) if plan.kind == "pd" else None
+        if hidden is not None:
+            why = hidden
+        elif proved:
+            parts.append(replace(part, ended=tuple(r.request_id for r in proved)))
+            kept |= set(parts[-1].ended)
+    if not kept:
+        return why or "nothing that was asked is proved"
+    records = tuple(r for r in stored if r.request_id in kept)
+    return Kept(attempt.t0_unix, tuple(parts), records, len(stored) - len(records))
+
+
+def _spoiled(result: CellResult | None) -> str | None:
+    if result is None or result.status == "interrupted":
+        return None
+    return f"its deployment failed ({result.failure})" if result.status == "failed" else "its files are damaged"
+
+
+def _differs(run: RunFolder, part: Part, plan: DeploymentPlan, engines: Mapping[str, Any]) -> str | None:
+    path = run.deployment(part.deployment) / "deployment.json"
+    if not path.is_file():
+        return f"{path} is gone"
+    changed = difference(json.loads(path.read_text(encoding="utf-8")), plan, engines)
+    return f"its deployment differs now: {changed}" if changed else None
+
+
+def _proved(run: RunFolder, part: Part, plan: DeploymentPlan, stored: list[RequestRecord]) -> list[RequestRecord]:
+    """The part's records that its last reading counts and whose legs are known, but for the rig's own faults."""
+    ended = set(part.ended)
+    mine = [r for r in stored if r.request_id in ended and not _own_fault(r)]
+    if plan.proxy is None or not plan.proxy.argv:
+        return mine
+    return with_legs(mine, run.read_legs(part.deployment) or ())
+
+
+def _own_fault(record: RequestRecord) -> bool:
+    error = record.error
+    return error is not None and (error.leg == "client" or error.error_class in RIGS_OWN)
+
+
+def _asked(record: RequestRecord) -> Asked:
+    return record.kind, record.sample_id, record.repeat
+
+
+def _prompts(cell: CellPlan, task: Task) -> dict[Asked, str]:
+    return {
+        (request.kind, request.sample_id, request.repeat): hashlib.sha256(request.prompt.encode()).hexdigest()
+        for asked in rounds_of(cell, task)
+        for request in asked.requests
+    }
