@@ -36,7 +36,9 @@ def judge_canaries(
             concurrency=moments.in_flight(record),
             prompt_tokens=record.prompt_tokens,
         )
-        if record.error is None and record.request_id not in taints:
+        # An answer that ends before its first word has lost the code as surely as one with other words.
+        answered = record.error is None or record.error.error_class == "empty"
+        if answered and record.request_id not in taints:
             outcome, answer, owner = check(canary, record.text, owners)
             found = replace(found, outcome=outcome, answer=answer, crossed_with=owner)
         judged.append(found)

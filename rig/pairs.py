@@ -34,7 +34,7 @@ def make_pairs(
 
     `in_flight` are all records of the cell, canaries and warm-up with them: they count as running beside a question
     and as what ended before it (None: its questions alone). `block_size` is the engine's, in tokens. Texts and tokens
-    are compared where both requests succeeded. Raises RunError when a side has a question twice in one repeat.
+    are compared where both answers were generated to their end, be it without any text. Raises RunError when a side has a question twice in one repeat.
     """
     mine, theirs = _by_key(cell.records, "the cell"), _by_key(baseline.records, "the baseline")
     judged, their_judged = _by_key(cell.judged, "the cell"), _by_key(baseline.judged, "the baseline")
@@ -142,13 +142,18 @@ class Moments:
 
 def _difference(mine: RequestRecord, theirs: RequestRecord) -> tuple[bool | None, int | None, float | None]:
     """Whether the texts are equal, the first token that differs, and by how many nats the logprobs moved."""
-    if mine.error is not None or theirs.error is not None:
+    if not (_generated(mine) and _generated(theirs)):
         return None, None, None
     equal = None if mine.text is None or theirs.text is None else mine.text == theirs.text
     if mine.token_ids is None or theirs.token_ids is None:
         return equal, None, None
     moved = shift(mine.token_ids, mine.logprobs, theirs.token_ids, theirs.logprobs)
     return equal, first_difference(mine.token_ids, theirs.token_ids), moved
+
+
+def _generated(record: RequestRecord) -> bool:
+    """Whether an answer was generated to its end; one without text was, and its tokens say how it came to that."""
+    return record.error is None or record.error.error_class == "empty"
 
 
 def _instances(legs: Iterable[Leg], wanted: set[str]) -> dict[tuple[str, str], str]:

@@ -18,7 +18,8 @@ CLEAN_RUNS = 10
 CONTROL = "control"
 """The first clean run: what the speed of all others is held against."""
 
-DAMAGE: tuple[Channel, ...] = ("damage", "accuracy")
+DAMAGE: tuple[Channel, ...] = ("damage", "accuracy", "errors")
+"""A damaged request answers wrongly, or ends at once without a word, which is an error of class `empty`."""
 KV_FAULTS: Mapping[str, Policy] = {
     "late_zeroing": "fail",
     "state_rewritten": "fail",
