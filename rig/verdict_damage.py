@@ -27,7 +27,7 @@ def _bad(finding: object) -> bool:
 
 def _canaries(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests) -> list[tuple[Reason, bool]]:
     canaries = result.evidence.canaries if result.evidence else None
-    if canaries is None or not canaries.sent or result.kind == "monolithic":
+    if canaries is None or not canaries.sent or (result.kind == "monolithic" and not baselines):
         return []
     found: list[tuple[Reason, bool]] = []
     if canaries.crossed:

@@ -53,10 +53,10 @@ def tests_of(result: CellResult, baselines: Mapping[str, CellResult]) -> tuple[T
         if name in baselines:
             add("accuracy", f"accuracy/{name}", comparison.p_value)
             add("damage", f"divergence/{name}", _divergence(result, baselines[name], name))
-            for ratio in comparison.ratios:
-                add(speed_channel(ratio.metric), f"{ratio.metric}/{name}", ratio.p_value)
-            for slow in comparison.slow:
-                if warm(result) and warm(baselines[name]):
+            if warm(result) and warm(baselines[name]):
+                for ratio in comparison.ratios:
+                    add(speed_channel(ratio.metric), f"{ratio.metric}/{name}", ratio.p_value)
+                for slow in comparison.slow:
                     add("latency", f"slow_{slow.metric}/{name}", slow.p_value)
     for name, base in baselines.items():
         add("damage", f"canaries/{name}", _canaries(result, base))

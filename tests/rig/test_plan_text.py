@@ -100,7 +100,7 @@ def test_values_survive_the_script(config: dict[str, Any], value: str) -> None:
     assert json.loads(server.argv[server.argv.index("--hf-overrides") + 1]) == config
     body = format_plan(planned, "sh").split("deployment_1() {")[1]
     command = body[body.index("exec ") :].split("\n    ) >")[0]
-    one_line = command.replace(f" \\\n{' ' * 12}-", " -")
+    one_line = command.replace(f" \\\n{' ' * 12}", " ")
     assert shlex.split(one_line)[1:] == list(server.argv)
     exports = shlex.split(body[: body.index("exec ")], comments=True)
     assert f"V={value}" in exports
