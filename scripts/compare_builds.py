@@ -24,6 +24,7 @@ from rig.config import load_config
 from rig.errors import RigError, RunError, UsageError
 from rig.reporting import format_report
 from rig.store import RunFolder, write_text
+from rig.verdict import exit_code
 
 MARKER = "pdrig-engine.json"
 LIMIT = 65_000
@@ -131,7 +132,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="as of pdrig sweep")
     parser.add_argument("--cell", metavar="GLOB", help="as of pdrig sweep")
     parser.add_argument("--limit", type=int, help="as of pdrig sweep")
-    parser.add_argument("--strict", action="store_true", help="as of pdrig sweep")
+    parser.add_argument("--strict", action="store_true", help="a cell of `pr` that is undecided is not green: exit 3")
     return parser.parse_args(argv)
 
 
@@ -141,7 +142,7 @@ def sweep_options(args: argparse.Namespace, runs: Path) -> list[str]:
         if (value := getattr(args, name)) is not None:
             options += [f"--{name}", str(value)]
     last = latest(runs) if args.resume else None
-    return options + (["--resume", str(last)] if last else []) + (["--strict"] if args.strict else [])
+    return options + (["--resume", str(last)] if last else [])
 
 
 def sweep(args: argparse.Namespace, venvs: dict[str, Path], errors: TextIO) -> tuple[Path | None, int]:
@@ -164,11 +165,18 @@ def sweep(args: argparse.Namespace, venvs: dict[str, Path], errors: TextIO) -> t
     return None, RunError.exit_code
 
 
+def strict_code(run: Path) -> int:
+    """The exit status of a strict sweep, but of the cells of `pr` alone: those of `base` are held against nothing."""
+    return exit_code([cell for cell in RunFolder.open(run).read().cells if cell.labels["engine"] == "pr"], strict=True)
+
+
 def main(argv: list[str] | None = None) -> int:
     args = parsed(argv)
     venvs = {"base": args.base, "pr": args.pr}
     with redirect_stderr(Tee(sys.stderr)) as errors:
         run, code = sweep(args, venvs, errors)
+    if args.strict and run is not None and code == 0:
+        code = strict_code(run)
     write_text(args.out / "comment.md", comment(run, code, errors.getvalue(), venvs))
     return code
 

@@ -23,7 +23,7 @@ from typing import Any
 
 LIMIT = 65_536
 """Characters of a comment or an issue that GitHub takes."""
-CUT = "\n\n(Cut here: the whole report is among the artifacts of the job.)\n"
+CUT = "\n\n(Cut here: the whole report is among the artifacts of the job.)"
 PER_PAGE = 100
 BOT = "github-actions[bot]"
 """Who the token of a job writes as; a comment of somebody else is never edited, whatever it holds."""
@@ -64,15 +64,17 @@ class GitHub:
             page += 1
 
 
-def fitted(text: str) -> str:
-    """The text within GitHub's limit, with a pointer where it was cut."""
-    return text if len(text) <= LIMIT else text[: LIMIT - len(CUT)] + CUT
+def fitted(text: str, foot: str = "") -> str:
+    """The text within GitHub's limit, with a pointer where it was cut; `foot` always stands below it."""
+    end = f"\n\n{foot}\n" if foot else "\n"
+    room = LIMIT - len(end)
+    return (text.rstrip() if len(text) <= room else text[: room - len(CUT)] + CUT) + end
 
 
-def comment_on_pull(github: GitHub, number: int, text: str, marker: str) -> str:
+def comment_on_pull(github: GitHub, number: int, text: str, marker: str, foot: str = "") -> str:
     """Edit the comment that carries the marker, or make it; returns its address."""
     sign = f"<!-- {marker} -->"
-    body = {"body": fitted(f"{sign}\n{text}")}
+    body = {"body": fitted(f"{sign}\n{text}", foot)}
     for comment in github.listed(f"/issues/{number}/comments"):
         if comment["user"]["login"] == BOT and comment["body"].startswith(sign):
             return str(github.call("PATCH", f"/issues/comments/{comment['id']}", body)["html_url"])
@@ -99,6 +101,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     pull.add_argument("number", type=int)
     pull.add_argument("file", type=Path)
     pull.add_argument("--marker", default="pdrig", help="tells several such comments apart")
+    pull.add_argument("--foot", default="", help="a line below the text")
     issue = commands.add_parser("issue", help="one open issue")
     issue.add_argument("title")
     issue.add_argument("file", type=Path, nargs="?")
@@ -117,10 +120,14 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     api = os.environ.get("GITHUB_API_URL", "https://api.github.com")
     github = GitHub(api, os.environ["GITHUB_REPOSITORY"], os.environ["GITHUB_TOKEN"])
+    if args.file is not None and (args.file.is_symlink() or not args.file.is_file()):
+        # The file comes from a job that ran foreign code: a link could have the token's environment posted.
+        print(f"post: {args.file} is no regular file", file=sys.stderr)
+        return 2
     try:
         text = args.file.read_text(encoding="utf-8", errors="replace") if args.file else None
         if args.command == "pull":
-            print(comment_on_pull(github, args.number, text or "", args.marker))
+            print(comment_on_pull(github, args.number, text or "", args.marker, args.foot))
         else:
             print(keep_issue(github, args.title, text))
     except urllib.error.HTTPError as error:
