@@ -20,7 +20,7 @@ LONG = 30
 
 
 def cell_section(data: RunData, number: int) -> str:
-    """A cell, open where it needs a look."""
+    """A cell, open where it needs a look; one that repeats another stays closed."""
     cell = data.results.cells[number]
     state = state_name(cell)
     look = state in BAD_STATES | UNJUDGED_STATES | OPEN_STATES | {"not judged"}
@@ -29,7 +29,7 @@ def cell_section(data: RunData, number: int) -> str:
     parts += [_findings(cell.evidence), _tests(cell), _commands(cell)]
     if data.cell(cell.cell_id).records:
         parts.insert(2, tag("button", "Show its requests", type="button", class_="show", data_cell=str(number)))
-    opened = {"open": ""} if look else {}
+    opened = {"open": ""} if look and cell.rerun_of is None else {}
     return tag("details", "".join(parts), class_="cell", id=anchor(number), **opened)
 
 

@@ -141,9 +141,9 @@ MEASURES: Mapping[str, Callable[[CellResult], float | None]] = {
 def over_concurrency(cells: Sequence[CellResult]) -> str:
     """Throughput and latency over the number of requests in flight, a line for cells that differ in it alone.
 
-    Bars where there is but one such number. Cells under a schedule have none, and are left out.
+    Bars where there is but one such number. Cells under a schedule have none, and are left out, as are reruns.
     """
-    groups = _but_for_concurrency(cells)
+    groups = _but_for_concurrency([cell for cell in cells if cell.rerun_of is None])
     charts = [chart for title, measure in MEASURES.items() if (chart := _over_concurrency(title, measure, groups))]
     if not charts:
         return tag("p", "No cell was measured at a fixed number of requests in flight.")

@@ -55,13 +55,18 @@ def anchor(number: int) -> str:
 
 def grids(cells: Sequence[CellResult]) -> str:
     """One grid a model: prefill TP down, decode TP and async scheduling across; monolithic cells in rows apart."""
-    numbered = list(enumerate(cells))
-    models = dict.fromkeys(json.dumps(cell.labels.get("model")) for cell in cells)
+    numbered = _first_asked(cells)
+    models = dict.fromkeys(json.dumps(cell.labels.get("model")) for _, cell in numbered)
     parts = []
     for model in models:
         group = [(i, cell) for i, cell in numbered if json.dumps(cell.labels.get("model")) == model]
         parts.append(_grid(group, rows.label_text(json.loads(model))))
     return "".join(parts)
+
+
+def _first_asked(cells: Sequence[CellResult]) -> list[tuple[int, CellResult]]:
+    """Cells with their numbers, without those that repeat a red one: that stands in the red one's reasons."""
+    return [(i, cell) for i, cell in enumerate(cells) if cell.rerun_of is None]
 
 
 def _grid(cells: Sequence[tuple[int, CellResult]], model: str) -> str:
@@ -122,12 +127,12 @@ def _chip(number: int, cell: CellResult, group: Sequence[tuple[int, CellResult]]
 
 def accuracies(cells: Sequence[CellResult]) -> str:
     """Accuracy of each cell with its interval, and its change against each baseline, on common scales."""
-    scored = [(i, c) for i, c in enumerate(cells) if c.accuracy and c.accuracy.value is not None]
+    scored = [(i, c) for i, c in _first_asked(cells) if c.accuracy and c.accuracy.value is not None]
     if not scored:
         return ""
     lows = [c.accuracy.ci95[0] if c.accuracy and c.accuracy.ci95 else 0.0 for _, c in scored]
     axis = Axis("accuracy", max(0.0, min(lows) - 0.02), 1.0)
-    changes = [(i, c, x) for i, c in enumerate(cells) for x in c.comparisons if x.delta is not None]
+    changes = [(i, c, x) for i, c in _first_asked(cells) for x in c.comparisons if x.delta is not None]
     lines = [
         _interval(i, c.cell_id, rows.accuracy_text(c), axis, a.value, a.ci95, state_badge(c))
         for i, c in scored

@@ -19,16 +19,18 @@ def format_junit(run: RunResult, strict: bool = False) -> str:
     """One suite. A regression or unexpected pass is a failure, a cell that could not be judged an error.
 
     An expected failure is skipped; so is a cell that is undecided or has no baseline, which under `strict` is a
-    failure. Labels are properties of the test case.
+    failure. Labels are properties of the test case. A cell that repeats a red one is no case of its own: what came of
+    it is among the red one's reasons.
     """
+    cells = [cell for cell in run.cells if cell.rerun_of is None]
     suite = ElementTree.Element("testsuite", {"name": _clean(run.info.name), "timestamp": _clean(run.info.started)})
     _properties(suite, {"run": run.info.run_id, "config": run.info.config_file, **run.info.versions})
-    for cell in run.cells:
+    for cell in cells:
         suite.append(_case(run, cell, strict))
     for tag, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
-    suite.set("tests", str(len(run.cells)))
-    suite.set("time", f"{sum(cell.throughput.duration_s for cell in run.cells if cell.throughput):.3f}")
+    suite.set("tests", str(len(cells)))
+    suite.set("time", f"{sum(cell.throughput.duration_s for cell in cells if cell.throughput):.3f}")
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)

@@ -257,6 +257,17 @@ def test_segments_ratios_slow_requests_and_tests_are_told(detailed: RunData) -> 
     assert "accuracy/mono" in text and "2 of 40 answers with logprobs shifted beyond 1.5 nats" in text
 
 
+def test_a_repetition_of_a_red_cell_stands_among_the_cells_alone(detailed: RunData) -> None:
+    run, on = detailed.results, detailed.results.cells[2]
+    again = replace(on, cell_id="pd-on.rerun", rerun_of="pd-on", labels={**on.labels, "rerun": True, "concurrency": 8})
+    page = Page(format_html(RunData(replace(run, cells=(*run.cells, again)), detailed.cells)))
+    links = [a.get("href") for tag, a in page.elements if tag == "a"]
+    assert "#cell-3" in links and "#cell-5" not in links
+    assert [a for tag, a in page.elements if tag == "details" and a.get("id") == "cell-5" and "open" not in a]
+    assert "Asked again, on fresh servers, for pd-on." in page.text
+    assert "No cell was measured at a fixed number" in page.text
+
+
 def test_nothing_ran(run: RunResult) -> None:
     page = Page(format_html(RunData(replace(run, cells=(), reference=()))))
     assert "Nothing ran." in page.text and embedded_data(page)["cells"] == []

@@ -50,6 +50,11 @@ def test_counts_are_those_of_the_cases(every_state: RunResult) -> None:
         assert suite.get(name) == str(sum(case.find(tag) is not None for case in cases)) != "0"
 
 
+def test_a_repetition_of_a_red_cell_is_no_case_of_its_own(every_state: RunResult) -> None:
+    again = replace(every_state.cells[3], cell_id="cell-regression.rerun", rerun_of="cell-regression")
+    assert format_junit(replace(every_state, cells=(*every_state.cells, again))) == format_junit(every_state)
+
+
 def test_a_cell_that_never_asked_has_no_time(every_state: RunResult) -> None:
     cases = ElementTree.fromstring(format_junit(every_state)).findall("testsuite/testcase")
     assert {case.get("name"): case.get("time") for case in cases}["cell-failed"] is None
