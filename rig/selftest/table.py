@@ -12,7 +12,7 @@ def summary(rows: Sequence[Row]) -> str:
     """One line: how many faults were caught, how many clean runs alarmed."""
     faults, clean = [r for r in rows if r.fault], [r for r in rows if r.fault is None]
     caught = sum(r.as_expected for r in faults)
-    alarms = sum(not r.as_expected for r in clean)
+    alarms = sum(r.state == "regression" for r in clean)
     passed = sum(r.state in ("pass", "improved") for r in clean)
     missed = [r.case for r in rows if not r.as_expected]
     line = (
