@@ -64,10 +64,12 @@ def masked_line(line: str, known: Iterable[str] = ()) -> str:
         line = line.replace(value, MASK)
     line = _BEARER.sub(lambda found: f"{found['scheme']} {MASK}", _URL_PASSWORD.sub(f"{MASK}@", line))
 
-    def shown(found: re.Match[str]) -> str:
+    shown, at = [], 0
+    while found := _ASSIGNED.search(line, at):
         option = found["name"].startswith("--")
-        if not (is_secret(found["name"]) and (option or found["sign"].strip())) or found["value"] == "None":
-            return found[0]
-        return f"{found['name']}{found['sign']}{MASK}"
-
-    return _ASSIGNED.sub(shown, line)
+        secret = is_secret(found["name"]) and (option or found["sign"].strip()) and found["value"] != "None"
+        # What follows a name that is no secret may be a secret's name.
+        end = found.end() if secret else found.end("name")
+        shown.append(f"{line[at : found.end('sign')]}{MASK}" if secret else line[at:end])
+        at = end
+    return "".join([*shown, line[at:]])

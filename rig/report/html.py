@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 from functools import cache
 from importlib import resources
 from string import Template
@@ -21,6 +22,7 @@ from rig.report.html_charts import over_concurrency
 from rig.report.html_data import embedded, requests_data
 from rig.report.html_grid import accuracies, grids
 from rig.report.html_svg import escape, table, tag
+from rig.secrets import masked_argv, masked_yaml
 from rig.verdict import sweep_summary
 
 
@@ -52,7 +54,7 @@ def _provenance(run: RunResult) -> str:
     info = run.info
     facts = {
         "run": info.run_id,
-        "command": " ".join(info.argv),
+        "command": shlex.join(masked_argv(info.argv)),
         "started": info.started,
         "ended": info.ended or "not finished",
     }
@@ -64,7 +66,7 @@ def _provenance(run: RunResult) -> str:
     names = list(dict.fromkeys(name for row in found for name in row))
     if names:
         parts += [tag("h3", "Reference"), table(names, [[row.get(n, rows.MISSING) for n in names] for row in found])]
-    config = tag("summary", escape(info.config_file)) + tag("pre", escape(info.config_text))
+    config = tag("summary", escape(info.config_file)) + tag("pre", escape(masked_yaml(info.config_text)))
     formulas = table(["figure", "how it is counted"], [[n, formula] for n, formula in METRIC_FORMULAS.items()])
     return "".join([*parts, tag("details", config, class_="inner"), tag("h3", "How it is counted"), formulas])
 

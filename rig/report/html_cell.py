@@ -13,6 +13,7 @@ from rig.report.html_grid import anchor, state_badge
 from rig.report.html_svg import escape, table, tag
 from rig.report.html_timeline import timeline
 from rig.report.reproduce import reproduce
+from rig.secrets import masked_argv, masked_line
 from rig.verdict import BAD_STATES, OPEN_STATES, UNJUDGED_STATES, state_name
 
 LONG = 30
@@ -34,9 +35,7 @@ def cell_section(data: RunData, number: int) -> str:
 
 
 def _reasons(data: RunData, cell: CellResult) -> str:
-    reasons = [rows.reason_text(reason) for reason in (cell.verdict.reasons if cell.verdict else ())]
-    if cell.failure and not any(cell.failure in reason for reason in reasons):
-        reasons.append(cell.failure)
+    reasons = rows.reason_texts(cell)
     out = tag("ul", "".join(tag("li", escape(reason)) for reason in reasons), class_="reasons") if reasons else ""
     if cell.rerun_of:
         out += tag("p", f"Asked again, on fresh servers, for {tag('code', escape(cell.rerun_of))}.")
@@ -183,12 +182,12 @@ def _latencies(cell: CellResult) -> str:
 def _findings(evidence: Evidence | None) -> str:
     if evidence is None or not evidence.findings:
         return ""
-    lines: Sequence[Sequence[str]] = [[f.severity, f.channel, f.text, f.source] for f in evidence.findings]
+    lines: Sequence[Sequence[str]] = [[f.severity, f.channel, masked_line(f.text), f.source] for f in evidence.findings]
     return tag("h4", "What was noticed") + table(["severity", "channel", "what", "where"], lines)
 
 
 def _commands(cell: CellResult) -> str:
     if not cell.commands:
         return ""
-    text = "\n".join(f"# {name}\n{shlex.join(argv)}" for name, argv in cell.commands.items())
+    text = "\n".join(f"# {name}\n{shlex.join(masked_argv(argv))}" for name, argv in cell.commands.items())
     return tag("details", tag("summary", "Commands") + tag("pre", escape(text)), class_="inner")

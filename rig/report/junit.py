@@ -54,9 +54,7 @@ def _case(run: RunResult, cell: CellResult, strict: bool) -> ElementTree.Element
     facts = {"state": state, "accuracy": rows.accuracy_text(cell), "errors": rows.errors_text(cell.counts)}
     facts |= {f"change from {c.baseline}": rows.change_text(c) for c in cell.comparisons}
     _properties(case, {**{name: rows.label_text(v) for name, v in cell.labels.items()}, **facts})
-    reasons = [rows.reason_text(reason) for reason in (cell.verdict.reasons if cell.verdict else ())]
-    if cell.failure and not any(cell.failure in reason for reason in reasons):
-        reasons.append(cell.failure)
+    reasons = rows.reason_texts(cell)
     if tag := result_tag(state, strict):
         reasons = reasons or ["This cell has no verdict: it was not finished."]
         said = ElementTree.SubElement(case, tag, {"message": _clean(reasons[0]), "type": state})

@@ -11,6 +11,7 @@ from rig.labels import MISSING as MISSING
 from rig.labels import label_text as label_text
 from rig.metrics import error_texts
 from rig.records import CellResult, Comparison, Counts, Percentiles, Reason, RunResult
+from rig.secrets import masked_line
 from rig.verdict import state_name
 
 
@@ -127,7 +128,9 @@ def noise_text(cell: CellResult) -> str | None:
     floor = cell.noise_floor
     if floor is None or floor.n == 0:
         return None
-    text = f"asked twice in another order, {floor.b + floor.c} of {floor.n} questions changed between right and wrong"
+    text = "asked twice in another order"
+    if floor.delta is not None:
+        text += f", {floor.b + floor.c} of {floor.n} questions changed between right and wrong"
     seen = floor.first_divergence
     if seen is not None:
         text += f", {seen.n - seen.equal} of {seen.n} outputs changed"
@@ -207,13 +210,22 @@ def requests_text(cell: CellResult) -> str | None:
         parts.append(f"{cell.retried} took more than one attempt to connect")
     if counts.error:
         parts.append(f"errors: {', '.join(error_texts(counts))}")
-    asked = counts.correct + counts.wrong + counts.unparsed + counts.truncated + sum(counts.error.values())
+    asked = counts.correct + counts.wrong + counts.unparsed + counts.truncated + counts.unscored
+    asked += sum(counts.error.values())
     return "; ".join([f"{asked} questions", *parts]) if parts else None
 
 
 def reason_text(reason: Reason) -> str:
     """Channel, sentence, and where it can be looked up."""
     return f"{reason.channel}: {reason.text}" + (f" [{reason.evidence}]" if reason.evidence else "")
+
+
+def reason_texts(cell: CellResult) -> list[str]:
+    """Every reason of a verdict, then why the cell failed where none says so; secrets in quoted logs masked."""
+    texts = [reason_text(reason) for reason in (cell.verdict.reasons if cell.verdict else ())]
+    if cell.failure and not any(cell.failure in text for text in texts):
+        texts.append(cell.failure)
+    return [masked_line(text) for text in texts] if cell.status == "failed" else texts
 
 
 def flat(reference: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

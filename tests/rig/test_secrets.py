@@ -61,3 +61,16 @@ url: http://me:pw@host/
 )
 def test_a_log_line_is_shown_without_its_secrets(line: str, shown: str) -> None:
     assert masked_line(line, ["s3cr3t"]) == shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "error: --api-key hush-hush",
+        "unrecognized arguments: --api-key=hush-hush",
+        "started with HF_TOKEN=hush-hush",
+        "errors: it ended: --api-key hush-hush; HF_TOKEN=hush-hush",
+    ],
+)
+def test_a_secret_after_another_name_is_masked(line: str) -> None:
+    assert masked_line(line) == line.replace("hush-hush", "***")

@@ -36,6 +36,7 @@ from rig.report.html_data import LEFT_OUT, Texts, embedded, requests_data
 from rig.report.html_grid import MARKS, TONES, grids
 from rig.report.html_svg import Axis, escape
 from rig.report.html_timeline import timeline
+from rig.report.junit import format_junit
 
 VOID = {"meta", "link", "input", "br"}
 
@@ -266,6 +267,20 @@ def test_a_repetition_of_a_red_cell_stands_among_the_cells_alone(detailed: RunDa
     assert [a for tag, a in page.elements if tag == "details" and a.get("id") == "cell-5" and "open" not in a]
     assert "Asked again, on fresh servers, for pd-on." in page.text
     assert "No cell was measured at a fixed number" in page.text
+
+
+def test_secrets_are_masked_in_every_place(every_state: RunResult) -> None:
+    said = "it ended: --api-key hush-hush; HF_TOKEN=hush-hush"
+    verdict = Verdict("failed", (Reason("errors", said, said),))
+    cell = replace(
+        every_state.cells[7], verdict=verdict, failure=said, commands={"prefill-0": ["x", "--api-key", "hush-hush"]}
+    )
+    info = replace(
+        every_state.info, config_text="env:\n  HF_TOKEN: hush-hush\n", argv=["pdrig", "--api-key", "hush-hush"]
+    )
+    run = RunResult(info, (cell,))
+    for text in (format_html(RunData(run)), format_junit(run)):
+        assert "it ended" in text and "hush-hush" not in text
 
 
 def test_nothing_ran(run: RunResult) -> None:
