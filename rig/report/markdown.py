@@ -13,8 +13,8 @@ from rig.explain import explain
 from rig.records import CellResult, RunResult
 from rig.report import markdown_figures as figures
 from rig.report.markdown_fit import Part, fit, fixed, optional
-from rig.report.markdown_grid import legend, overviews
-from rig.report.markdown_red import LOOK_AT, LogTail, entry, to_look_at
+from rig.report.markdown_grid import legend, overviews, repetitions, varying
+from rig.report.markdown_red import LOOK_AT, LogTail, Shown, entry, to_look_at
 from rig.report.markdown_text import MARKS, code, inline, shortened
 from rig.report.reproduce import kept_options
 from rig.verdict import state_name, sweep_summary
@@ -44,7 +44,11 @@ def format_markdown(
         parts += [optional(text, _OVERVIEW) for text in overviews(cells)]
         parts += [optional(legend(cells), _OVERVIEW), *_look_at(run, logs or {}, limit)]
         parts += [optional(_expected(cells), _EXPECTED)]
-        parts += [optional(figures.ratios(cells), _SPEED), optional(figures.noise_and_canaries(cells), _NOISE)]
+        parts += [
+            optional(figures.resumed(cells), _EXPECTED),
+            optional(figures.ratios(cells), _SPEED),
+            optional(figures.noise_and_canaries(cells), _NOISE),
+        ]
         parts += [optional(figures.figures(cells), _FIGURES), optional(figures.latencies(cells), _LATENCIES)]
         parts += [optional(figures.formulas(), _FORMULAS)]
     parts += [optional(figures.reference(run), _REFERENCE), optional(figures.provenance(run), _MADE)]
@@ -109,8 +113,8 @@ def _look_at(run: RunResult, logs: Mapping[str, Sequence[LogTail]], limit: int) 
     parts = [fixed("### What to look at")]
     if why:
         parts.append(fixed(f"**Which cells:** {inline(shortened(why.text, LONGEST_EXPLANATION))}"))
-    ranks = (_LINE, _BRIEF, _WHOLE, _LOGS)
-    parts += [entry(run, cell, logs.get(cell.cell_id, ()), longest, ranks) for cell in listed]
+    shown = Shown(varying(run.cells), repetitions(run.cells), longest, (_LINE, _BRIEF, _WHOLE, _LOGS))
+    parts += [entry(run, cell, logs.get(cell.cell_id, ()), shown) for cell in listed]
     if len(found) > len(listed):
         counts = {s: sum(state_name(c) == s for c in found[MOST_LISTED:]) for s in LOOK_AT}
         more = ", ".join(f"{k} {state}" for state, k in counts.items() if k)

@@ -74,6 +74,17 @@ def noise_and_canaries(cells: Sequence[CellResult]) -> str:
     return "### Noise floor and canaries\n\n" + "\n".join(lines) if lines else ""
 
 
+def resumed(cells: Sequence[CellResult]) -> str:
+    """Cells that were gone on with after their sweep was killed."""
+    lines = [
+        f"- {code(c.cell_id)}: {c.resumed.kept} records are from before, {c.resumed.again} questions were asked again; "
+        "latencies and throughput are of what was asked after."
+        for c in cells
+        if c.resumed
+    ]
+    return "### Resumed\n\n" + "\n".join(lines) if lines else ""
+
+
 def figures(cells: Sequence[CellResult]) -> str:
     """Every cell's figures, folded away."""
     names = Column("cell", tuple(c.cell_id for c in cells))

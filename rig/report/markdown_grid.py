@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rig.labels import label_text
 from rig.records import CellResult
@@ -39,9 +39,9 @@ def legend(cells: Sequence[CellResult]) -> str:
     return f"{text} *again:* the same cell once more, on fresh servers." if any(c.rerun_of for c in cells) else text
 
 
-def where_labels(cell: CellResult, among: Sequence[CellResult]) -> str:
-    """The labels that tell a cell from the others: `prefill TP 2, async on`."""
-    return ", ".join(_told(n, cell) for n in varying(among) if cell.labels.get(n) is not None)
+def where_labels(cell: CellResult, names: Sequence[str]) -> str:
+    """The labels of these names that a cell has: `prefill TP 2, async on`."""
+    return ", ".join(_told(n, cell) for n in names if cell.labels.get(n) is not None)
 
 
 def varying(cells: Sequence[CellResult]) -> tuple[str, ...]:
@@ -50,9 +50,9 @@ def varying(cells: Sequence[CellResult]) -> tuple[str, ...]:
     return tuple(n for n in rows.varying_labels(first or cells) if n not in _REPEATED)
 
 
-def again_of(cell: CellResult, cells: Sequence[CellResult]) -> CellResult | None:
-    """The repetition of a cell on fresh servers."""
-    return next((c for c in cells if c.rerun_of == cell.cell_id), None)
+def repetitions(cells: Sequence[CellResult]) -> dict[str, CellResult]:
+    """The repetition on fresh servers of each cell that has one, by the id of the cell repeated."""
+    return {c.rerun_of: c for c in cells if c.rerun_of is not None}
 
 
 def words(name: str) -> str:
@@ -69,12 +69,13 @@ def _overview(cells: Sequence[CellResult], several: bool) -> list[str]:
     model = label_text(cells[0].labels.get("model"))
     shared = {n: t for n, t in rows.constant_labels(judged or cells).items() if not (several and n == "model")}
     told = ", ".join(f"{inline(words(n))} {inline(shortened(t, LONGEST_LABEL))}" for n, t in shared.items())
-    body = (_grid(judged, cells) or _plain_table(judged, cells)) if judged else ""
+    again = repetitions(cells)
+    body = (_grid(judged, again) or _plain_table(judged, again)) if judged else ""
     parts = [f"### {inline(shortened(model, LONGEST_LABEL))}" if several else "", f"All cells: {told}." if told else ""]
     return [*parts, body, _baselines(cells, judged)]
 
 
-def _grid(cells: Sequence[CellResult], everyone: Sequence[CellResult]) -> str:
+def _grid(cells: Sequence[CellResult], again: Mapping[str, CellResult]) -> str:
     """Empty where it does not fit: too many columns, too many empty places, or two cells in one."""
     names = [n for n in varying(cells) if n != "model"]
     across = [n for n in names if n in _ACROSS]
@@ -100,32 +101,39 @@ def _grid(cells: Sequence[CellResult], everyone: Sequence[CellResult]) -> str:
     for key, cell in lines.items():
         head = ", ".join(f"**{_value(n, cell)}**" for n in down)
         fields = [places.get((key, column)) for column in columns]
-        body.append([head, *("" if found is None else field_of(found, everyone) for found in fields)])
+        body.append([head, *("" if found is None else field_of(found, again) for found in fields)])
     return table(titles, body)
 
 
-def _plain_table(cells: Sequence[CellResult], everyone: Sequence[CellResult]) -> str:
+def _plain_table(cells: Sequence[CellResult], again: Mapping[str, CellResult]) -> str:
     names = [n for n in varying(cells) if n != "model"]
     labels = [tuple(_value(n, cell) for n in names) for cell in cells]
     ids = len(set(labels)) < len(cells)
     titles = [*(["cell"] if ids else []), *(inline(words(n)) for n in names), "verdict, accuracy, change"]
     body = [
-        [*([code(shortened(cell.cell_id, LONGEST_LABEL))] if ids else []), *told, field_of(cell, everyone)]
+        [*([code(shortened(cell.cell_id, LONGEST_LABEL))] if ids else []), *told, field_of(cell, again)]
         for cell, told in zip(cells, labels, strict=True)
     ]
     return table(titles, body)
 
 
-def field_of(cell: CellResult, everyone: Sequence[CellResult]) -> str:
+def field_of(cell: CellResult, again: Mapping[str, CellResult]) -> str:
     """A cell in its place: verdict, accuracy, changes, and what came of asking it again."""
+    if not counts(cell):
+        return verdict_mark(cell)
     lines = [verdict_mark(cell) + _accuracy(cell)]
     several = len(cell.comparisons) > 1
     for comparison in cell.comparisons:
         against = f" against {inline(shortened(comparison.baseline, LONGEST_LABEL))}" if several else ""
         lines.append(inline(rows.change_text(comparison)) + against)
-    if again := again_of(cell, everyone):
-        lines.append(f"*again:* {verdict_mark(again)}{_accuracy(again)}")
+    if repeated := again.get(cell.cell_id):
+        lines.append(f"*again:* {verdict_mark(repeated)}{_accuracy(repeated) if counts(repeated) else ''}")
     return "<br>".join(lines)
+
+
+def counts(cell: CellResult) -> bool:
+    """Whether a cell's figures say anything: those of an invalid one do not, whatever they are."""
+    return state_name(cell) not in ("invalid", "failed", "not judged")
 
 
 def verdict_mark(cell: CellResult) -> str:
@@ -145,7 +153,7 @@ def _baselines(cells: Sequence[CellResult], judged: Sequence[CellResult]) -> str
     known = {c.cell_id for c in mono}
     lines = []
     for cell in mono:
-        told = f"accuracy {inline(rows.accuracy_text(cell))}" if cell.accuracy else "no accuracy"
+        told = f"accuracy {inline(rows.accuracy_text(cell))}" if counts(cell) else "its figures do not count"
         lines.append(f"- {code(cell.cell_id)}: {verdict_mark(cell)}, {told}")
     lines += [f"- {code(name)}" for name in used if name not in known]
     return "Held against:\n\n" + "\n".join(lines) if lines else ""

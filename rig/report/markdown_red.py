@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rig.records import CellResult, Reason, RunResult
 from rig.report import rows
 from rig.report.markdown_fit import Part
-from rig.report.markdown_grid import again_of, verdict_mark, where_labels
+from rig.report.markdown_grid import counts, verdict_mark, where_labels
 from rig.report.markdown_text import block, code, folded, inline, shortened
 from rig.report.reproduce import reproduce
 from rig.secrets import masked_line
@@ -42,9 +42,19 @@ def to_look_at(cells: Sequence[CellResult]) -> list[CellResult]:
     return sorted(found, key=lambda c: LOOK_AT.index(state_name(c)))
 
 
-def entry(run: RunResult, cell: CellResult, logs: Sequence[LogTail], longest_name: int, ranks: Sequence[int]) -> Part:
+@dataclass(frozen=True)
+class Shown:
+    """How cells are told: the labels that place them, their repetitions, the room for a name, and the forms' ranks."""
+
+    labels: tuple[str, ...]
+    again: Mapping[str, CellResult]
+    longest_name: int
+    ranks: tuple[int, int, int, int]
+
+
+def entry(run: RunResult, cell: CellResult, logs: Sequence[LogTail], shown: Shown) -> Part:
     """A cell in five forms: its name; with its first reason; with how to run it again; in full; with its logs."""
-    name = code(shortened(cell.cell_id, longest_name))
+    name = code(shortened(cell.cell_id, shown.longest_name))
     reasons = cell.verdict.reasons if cell.verdict else ()
     first = reasons[0] if reasons else Reason("rig", cell.failure or "It was not judged.")
     bare = f"- {verdict_mark(cell)}: {name}"
@@ -52,12 +62,17 @@ def entry(run: RunResult, cell: CellResult, logs: Sequence[LogTail], longest_nam
     command = reproduce(run, cell)
     title = f"#### {verdict_mark(cell)}: {code(cell.cell_id)}"
     brief = "\n\n".join([title, f"- {_reason(cell, first, BRIEF_CHARS)}\n- Run it again: {code(command)}"])
-    parts = [title, _facts(run, cell), "\n".join(f"- {text}" for text in _told(run, cell)), "Run it again:"]
+    parts = [
+        title,
+        _facts(cell, shown.labels),
+        "\n".join(f"- {text}" for text in _told(cell, shown.again.get(cell.cell_id))),
+        "Run it again:",
+    ]
     parts.append(block(command, "sh"))
     whole = "\n\n".join(part for part in parts if part)
     tails = [_tail(log) for log in decisive(cell, logs)]
     forms = (bare, line, brief, whole, *(["\n\n".join([whole, *tails])] if tails else []))
-    return Part(forms, tuple(ranks[: len(forms) - 1]))
+    return Part(forms, shown.ranks[: len(forms) - 1])
 
 
 def decisive(cell: CellResult, logs: Sequence[LogTail]) -> list[LogTail]:
@@ -77,14 +92,15 @@ def _reasons(cell: CellResult) -> tuple[Reason, ...]:
     return cell.verdict.reasons if cell.verdict else ()
 
 
-def _facts(run: RunResult, cell: CellResult) -> str:
+def _facts(cell: CellResult, names: Sequence[str]) -> str:
     """Which cell it is and what it came to, in a line."""
-    said = [where_labels(cell, run.cells)]
+    said = [where_labels(cell, names)]
+    if cell.accuracy and not counts(cell):
+        return "; ".join([*(text for text in said if text), "its figures do not count"]) + "."
     if cell.accuracy and cell.accuracy.value is not None:
         said.append(f"accuracy {inline(rows.accuracy_text(cell))}")
     if cell.counts and (cell.counts.error or cell.counts.unparsed or cell.counts.truncated):
-        counts = f"{rows.invalid_text(cell.counts)} answers without a number, {rows.errors_text(cell.counts)} errors"
-        said.append(inline(counts))
+        said.append(f"without a number {rows.invalid_text(cell.counts)}, errors {rows.errors_text(cell.counts)}")
     said += [
         f"change {inline(rows.change_text(c))} points against {code(c.baseline)}"
         for c in cell.comparisons
@@ -93,10 +109,9 @@ def _facts(run: RunResult, cell: CellResult) -> str:
     return "; ".join(text for text in said if text) + "." if any(said) else ""
 
 
-def _told(run: RunResult, cell: CellResult) -> Iterator[str]:
+def _told(cell: CellResult, again: CellResult | None) -> Iterator[str]:
     """The reasons, and where the hits sit; a repetition with its figures."""
     segments = {segment_text(s) for c in cell.comparisons for s in c.where}
-    again = again_of(cell, run.cells)
     for reason in _reasons(cell):
         repeated = again is not None and reason.evidence == f"cells/{again.cell_id}/cell.json"
         word = "where" if reason.text in segments else "again" if repeated else None
@@ -115,8 +130,8 @@ def _told(run: RunResult, cell: CellResult) -> Iterator[str]:
             "**where**: no part of the requests stands out, by order of arrival, requests in flight, prompt length or "
             "server."
         )
-    if text := rows.requests_text(cell):
-        yield f"**requests**: {inline(text)}"
+    if told := rows.requests_text(cell):
+        yield f"**requests**: {inline(told)}"
 
 
 def _reason(cell: CellResult, reason: Reason, most: int, word: str | None = None) -> str:
