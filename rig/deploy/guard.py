@@ -15,6 +15,7 @@ process that not even SIGKILL could end. Linux only (prctl, /proc).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -83,6 +84,9 @@ def _spawn(command: list[str]) -> int:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     pid = os.fork()
     if pid:
+        # The child does so as well: whichever is first, its group is known when its pid is told.
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid
     try:
