@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rig.config_errors import config_error, validate
+from rig.config_facts import ModelFacts, engine_version, model_facts
 from rig.config_matrix import Axis, Cell, complete, expand, read_axes, unknown_name
 from rig.config_models import EngineConfig, ModelConfig, SweepFile
 from rig.errors import ConfigError
@@ -20,12 +21,15 @@ class Config:
     """A checked sweep: `cells` are complete and in order, `exclude` not yet applied (it matches labels).
 
     Paths in `sweep.models` and `sweep.engines` are absolute: relative ones are taken from the file's folder.
+    `facts` and `versions` say what the models and the engine builds are, by name, as far as their files tell.
     """
 
     source: YamlSource
     sweep: SweepFile
     axes: tuple[Axis, ...]
     cells: tuple[Cell, ...]
+    facts: Mapping[str, ModelFacts] = field(default_factory=dict)
+    versions: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def file(self) -> str:
@@ -62,7 +66,9 @@ def _checked(source: YamlSource, folder: Path) -> Config:
             raise unknown_name(source, at, "engine", engine, dict(sweep.engines))
     axes = read_axes(sweep, source)
     cells = tuple(complete(cell, sweep, source) for cell in expand(sweep, axes, source))
-    return Config(source, sweep, axes, cells)
+    facts = {name: model_facts(model) for name, model in sweep.models.items()}
+    versions = {name: engine_version(engine) for name, engine in sweep.engines.items()}
+    return Config(source, sweep, axes, cells, facts, versions)
 
 
 def _absolute(path: str, folder: Path) -> str:

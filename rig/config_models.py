@@ -12,14 +12,20 @@ from rig.config_types import Args, Count, Env, JsonObject, Name, Port, Seconds, 
 
 Mode = Literal["pull", "push"]
 SideChannelRule = Literal["rank", "rank_x_tp"]
+Family = Literal["attention", "sliding", "mla", "hybrid"]
 
 
 class ModelConfig(Strict):
-    """A local folder (`path`) or a hub id (`id`), and the name that requests use."""
+    """A local folder (`path`) or a hub id (`id`), and the name that requests use.
+
+    `family` and `kv_heads` are for the planner's rules, where no config.json is at hand.
+    """
 
     path: str | None = None
     id: str | None = None
     served_name: str | None = None
+    family: Family | None = None
+    kv_heads: Count | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:
@@ -35,6 +41,7 @@ class EngineConfig(Strict):
     command: list[str] | None = Field(default=None, min_length=1)
     device: Literal["gpu", "cpu"] = "gpu"
     side_channel: SideChannelRule = "rank"
+    version: str | None = Field(default=None, min_length=1)
     env: Env = {}
 
     @model_validator(mode="after")

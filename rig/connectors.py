@@ -51,7 +51,7 @@ def children(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of a MultiConnector's connectors in their order; empty for any other connector."""
     if config.get("kv_connector") != MULTI:
         return ()
-    return tuple(str(child.get("kv_connector")) for child in _children(config))
+    return tuple(str(child.get("kv_connector")) for child in child_configs(config))
 
 
 def adapter(connector: str | None, inside: tuple[str, ...] = ()) -> Adapter | None:
@@ -85,7 +85,7 @@ def why_none(connector: str | None, inside: tuple[str, ...] = ()) -> str:
 
 def lease_s(config: Mapping[str, Any]) -> float:
     """How long prefill holds a finished request's blocks for decode, in seconds; 0 without a NIXL connector."""
-    configs = _children(config) if config.get("kv_connector") == MULTI else [config]
+    configs = child_configs(config) if config.get("kv_connector") == MULTI else [config]
     return max(
         (float(_extra(one).get("kv_lease_duration", LEASE_S)) for one in configs if one.get("kv_connector") in NIXL),
         default=0.0,
@@ -94,7 +94,7 @@ def lease_s(config: Mapping[str, Any]) -> float:
 
 def decode_keeps(config: Mapping[str, Any]) -> bool:
     """Whether decode holds a request's blocks for its next turn: no leak, until `decoder_kv_blocks_ttl` is over."""
-    configs = _children(config) if config.get("kv_connector") == MULTI else [config]
+    configs = child_configs(config) if config.get("kv_connector") == MULTI else [config]
     return any(bool(_extra(one).get("bidirectional_kv_xfer")) for one in configs)
 
 
@@ -103,6 +103,7 @@ def _extra(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return extra if isinstance(extra, Mapping) else {}
 
 
-def _children(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def child_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The configs of a MultiConnector's connectors, as far as they are objects."""
     listed = _extra(config).get("connectors")
     return [child for child in listed if isinstance(child, Mapping)] if isinstance(listed, list | tuple) else []

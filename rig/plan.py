@@ -27,6 +27,7 @@ from rig.plan_labels import (
     with_passes,
 )
 from rig.plan_order import order_cells, with_baselines
+from rig.plan_rules import rule_notes
 from rig.plan_servers import Draft, assign_gpus, draft_pd, plan_proxy
 from rig.plan_tasks import plan_task
 from rig.planned import CellPlan, DeploymentPlan, Expectation, Limits, SweepPlan, TaskPlan
@@ -95,6 +96,7 @@ class _Planner:
         entries = {entry.id: entry for entry in [*monolithic, *pd]}
         self.expectations(list(entries.values()))
         chosen = self.choose(entries, cell_glob)
+        self.notes += rule_notes(self.config, [(e.id, e.cell, e.xfail is not None) for e in pd if e.id in chosen])
         order = order_cells(
             {i: chosen[i].baselines for i in chosen},
             {i: chosen[i].deployment.id for i in chosen},

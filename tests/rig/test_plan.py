@@ -92,8 +92,9 @@ def test_the_proxy_gets_every_url() -> None:
     assert proxy.url == "http://127.0.0.1:8000"
 
 
-PUSH = {"kv_connector": "NixlPushConnector"}
-BOTH = {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [PUSH, {"kv_connector": "X"}]}}
+PUSH = {"kv_connector": "NixlPushConnector", "kv_role": "kv_both"}
+OFFLOADING = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+BOTH = {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [PUSH, OFFLOADING]}}
 
 
 @pytest.mark.parametrize("config", [PUSH, BOTH], ids=["alone", "in a MultiConnector"])
