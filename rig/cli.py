@@ -98,20 +98,29 @@ def sweep(
 
 
 @cli.command()
-@click.argument("run", type=PATH)
+@click.argument("runs", type=PATH, nargs=-1, required=True, metavar="RUN...")
 @click.option("--format", "form", type=click.Choice(["table", "md", "html", "junit", "csv"]), default="table")
+@click.option("--history", is_flag=True, help="The trend of each cell over the runs in RUN's folder, or over several.")
 @click.option("--out", type=PATH, metavar="FILE", help="Write it there in place of standard output.")
 @click.option("--strict", is_flag=True, help="JUnit: a cell that is undecided or has no baseline is a failure.")
-def report(run: Path, form: str, out: Path | None, strict: bool) -> None:
-    """Print the report of a stored RUN, or write it to a file."""
-    from rig.reporting import format_report
+def report(runs: tuple[Path, ...], form: str, history: bool, out: Path | None, strict: bool) -> None:
+    """Print the report of a stored RUN, or write it to a file.
+
+    With --history: how each cell's figures went over the stored runs.
+    """
+    from rig.reporting import format_report, format_trend
     from rig.store import RunFolder, write_text
 
-    folder = RunFolder.open(run)
-    if form == "table" and out is None:
-        _show(folder)
-        return
-    text = _table(folder) if form == "table" else format_report(folder, form, strict)
+    if history:
+        text = format_trend(runs, form)
+    else:
+        if len(runs) > 1:
+            raise UsageError("several runs: give one, or --history for the trend over all of them")
+        folder = RunFolder.open(runs[0])
+        if form == "table" and out is None:
+            _show(folder)
+            return
+        text = _table(folder) if form == "table" else format_report(folder, form, strict)
     if out is None:
         click.echo(text, nl=not text.endswith("\n"))
     else:

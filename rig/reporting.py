@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rig.errors import DataError, UsageError
 from rig.records import CellResult, RunResult
 from rig.report.data import CellData, RunData
+from rig.report.history import format_history, format_history_markdown
 from rig.report.markdown import format_markdown
 from rig.report.markdown_red import LogTail
 from rig.secrets import is_secret, masked_line
@@ -46,6 +48,45 @@ def load(path: Path) -> LoadedRun:
 def format_report(folder: RunFolder, form: str, strict: bool = False) -> str:
     """The run as `md`, `html`, `junit` or `csv`; `strict` concerns JUnit alone."""
     return _FORMATS[form](folder, folder.read(), strict)
+
+
+def format_trend(paths: Sequence[Path], form: str) -> str:
+    """The trend of each cell as `table` or `md`, over the runs that `paths` name.
+
+    One run stands for all in its folder; a folder of runs for those in it. Raises UsageError for another format,
+    DataError where a path is neither.
+    """
+    write = {"table": format_history, "md": format_history_markdown}.get(form)
+    if write is None:
+        raise UsageError(f"--history is there as table or md, not as {form}: give --format table or --format md")
+    runs, skipped = read_history(paths)
+    return write(runs, skipped)
+
+
+def read_history(paths: Sequence[Path]) -> tuple[list[RunResult], list[str]]:
+    """Stored runs in order of time, and why others in their folder were left out. Raises DataError."""
+    found: dict[Path, None] = {}
+    beside: set[Path] = set()
+    for path in paths:
+        single = (path / "run.json").is_file()
+        inside = path.resolve().parent if single else path.resolve()
+        if not single or len(paths) == 1:
+            runs = [p.parent.resolve() for p in inside.glob("*/run.json")]
+            if not runs:
+                raise DataError(f"{path}: neither a run folder (it has no run.json) nor a folder of runs")
+            beside |= set(runs) - {path.resolve()}
+            found |= dict.fromkeys(runs)
+        else:
+            found[path.resolve()] = None
+    results, skipped = [], []
+    for path in found:
+        try:
+            results.append(RunFolder(path).read())
+        except DataError as error:
+            if path not in beside:
+                raise
+            skipped.append(str(error))
+    return sorted(results, key=lambda r: (r.info.started, r.info.run_id)), sorted(skipped)
 
 
 def write_reports(folder: RunFolder, strict: bool = False, environ: Mapping[str, str] = os.environ) -> list[Path]:
