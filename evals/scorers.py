@@ -17,7 +17,7 @@ from typing import Literal
 from evals import robust
 from evals.errors import BadParams, DataError
 
-ScoredOutcome = Literal["correct", "wrong", "unparsed", "truncated"]
+ScoredOutcome = Literal["correct", "wrong", "unparsed", "truncated", "unscored"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Scorer:
     """A way to score.
 
     `target` makes the expected answer from the reference text (raises DataError if it holds none),
-    `extract` finds the answer in a text (None: there is none), `equal` compares an answer with a target.
+    `extract` finds the answer in a text (None: there is none), `equal` compares an answer with a target. One that does
+    not `judge` is for questions without a right answer: none of its outcomes is.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Scorer:
     target: Callable[[str], str]
     extract: Callable[[str], str | None]
     equal: Callable[[str, str], bool]
+    judges: bool = True
 
     @property
     def sha256(self) -> str:
@@ -47,6 +49,8 @@ def score(scorer: Scorer, text: str | None, finish_reason: str | None, target: s
 
     The text is scored first; `truncated` is only what ended by length without an answer.
     """
+    if not scorer.judges:
+        return "unscored", None
     answer = scorer.extract(text or "")
     if answer is None:
         return ("truncated" if finish_reason == "length" else "unparsed"), None
@@ -99,7 +103,7 @@ def _required(read: Callable[[str], str | None]) -> Callable[[str], str]:
     def target(answer_text: str) -> str:
         value = read(answer_text)
         if value is None:
-            raise DataError(f"no number in the reference answer {answer_text[-40:]!r}")
+            raise DataError(f"no answer in the reference answer {answer_text[-40:]!r}")
         return value
 
     return target
@@ -108,6 +112,15 @@ def _required(read: Callable[[str], str | None]) -> Callable[[str], str]:
 def _same_text(answer: str, target: str) -> bool:
     return answer == target
 
+
+def _first_line(text: str) -> str | None:
+    """The first line of the model's own part that has anything on it, without a final full stop."""
+    lines = (line.strip().removesuffix(".").rstrip() for line in robust.own_part(text).splitlines())
+    return next((line for line in lines if line), None)
+
+
+NO_SCORER = "none"
+"""The scorer of tasks whose questions have no right answer: their verdict rests on everything else."""
 
 SCORERS: dict[str, Scorer] = {
     scorer.name: scorer
@@ -137,6 +150,8 @@ SCORERS: dict[str, Scorer] = {
             robust.read_answer,
             robust.same_number,
         ),
+        Scorer("first-line", "1", ("first line", r"\.$"), _required(_first_line), _first_line, _same_text),
+        Scorer(NO_SCORER, "1", (), lambda _: "", lambda _: None, _same_text, judges=False),
     )
 }
 

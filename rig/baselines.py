@@ -311,6 +311,6 @@ def missed_of(outcomes: Iterable[tuple[str, Outcome]]) -> dict[Missed, list[str]
     """Samples by what became of them, those that were right left out; all four outcomes are always there."""
     missed: dict[Missed, list[str]] = {"wrong": [], "unparsed": [], "truncated": [], "error": []}
     for sample, outcome in outcomes:
-        if outcome != "correct":
+        if outcome != "correct" and outcome != "unscored":
             missed[outcome].append(sample)
     return {name: sorted(samples) for name, samples in missed.items()}

@@ -32,7 +32,8 @@ def compare(
     stopped early saw: its anytime-valid figures stand in place of those two then. `more_questions` is set where the
     result is open. `block_size` is the engine's, in tokens.
     """
-    first = [p for p in pairs if p.repeat == 0 and "error" not in (p.outcome, p.baseline_outcome)]
+    answered = [p for p in pairs if p.repeat == 0 and "error" not in (p.outcome, p.baseline_outcome)]
+    first = [p for p in answered if "unscored" not in (p.outcome, p.baseline_outcome)]
     threshold = None if noise is None else divergence.threshold([p.shift for p in noise if p.shift is not None])
     found = Comparison(
         baseline=name,
@@ -50,7 +51,15 @@ def compare(
         ratios=tuple(ratios),
         slow=tuple(slow),
     )
+    if answered and not first:
+        return _without_accuracy(found, answered)
     return _with_accuracy(found, pairs, first, gates, decider)
+
+
+def _without_accuracy(found: Comparison, answered: Sequence[Pair]) -> Comparison:
+    """Of questions that have no right answer: the pairs whose texts can be compared, and how many are the same."""
+    known = [p.equal for p in answered if p.equal is not None]
+    return replace(found, n=len(known), output_agreement=sum(known) / len(known) if known else None)
 
 
 def _with_accuracy(

@@ -85,7 +85,7 @@ class EarlyStop:
         mine = self._waiting[sample]
         for name, decider in self.deciders.items():
             theirs = self._baselines[name].get(sample, "error")
-            if "error" not in (mine, theirs):
+            if not {"error", "unscored"} & {mine, theirs}:
                 lost = (theirs == "correct") - (mine == "correct")
                 decider.add("loss" if lost > 0 else "gain" if lost < 0 else "tie")
         self._decided = self._found() is not None

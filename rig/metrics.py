@@ -61,6 +61,7 @@ def counts(judged: Iterable[Judged], records: Iterable[RequestRecord]) -> Counts
         wrong=outcomes["wrong"],
         unparsed=outcomes["unparsed"],
         truncated=outcomes["truncated"],
+        unscored=outcomes["unscored"],
         error=dict(sorted(classes.items())),
         error_by_leg={leg: dict(sorted(found.items())) for leg, found in sorted(legs.items())},
     )
@@ -168,7 +169,7 @@ def _error_class(record: RequestRecord) -> str:
 
 def _score(outcomes: Sequence[str]) -> tuple[int, int]:
     """Right answers, and all that count."""
-    return outcomes.count("correct"), len(outcomes) - outcomes.count("error")
+    return outcomes.count("correct"), len(outcomes) - outcomes.count("error") - outcomes.count("unscored")
 
 
 def _summaries(values: Mapping[str, Sequence[float]]) -> dict[str, Percentiles]:

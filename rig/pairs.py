@@ -85,7 +85,7 @@ def require_same_prompts(cell: Side, baseline: Side, name: str = "the baseline")
 
 
 def repeats_of(judged: Sequence[Judged]) -> Repeats | None:
-    """How steady the answers to questions asked several times are; None when all were asked once.
+    """How steady the answers to questions asked several times are; None when all were asked once, or none can be scored.
 
     `n` are the questions that were asked every time and never failed.
     """
@@ -98,8 +98,10 @@ def repeats_of(judged: Sequence[Judged]) -> Repeats | None:
     right = [
         [j.outcome == "correct" for j in answers.values()]
         for answers in asked.values()
-        if len(answers) == times and all(j.outcome != "error" for j in answers.values())
+        if len(answers) == times and all(j.outcome not in ("error", "unscored") for j in answers.values())
     ]
+    if not right:
+        return None
     any_wrong, all_wrong = sum(not all(r) for r in right), sum(not any(r) for r in right)
     return Repeats(times=times, n=len(right), wrong_any=any_wrong, wrong_all=all_wrong, flipped=any_wrong - all_wrong)
 

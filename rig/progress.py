@@ -27,15 +27,17 @@ class Tally:
     done: int = 0
     correct: int = 0
     errors: int = 0
+    unscored: int = 0
 
     def add(self, outcome: Outcome) -> None:
         self.done += 1
         self.correct += outcome == "correct"
         self.errors += outcome == "error"
+        self.unscored += outcome == "unscored"
 
     def text(self, now: float) -> str:
         """`120/400, accuracy 0.967, 0 errors, 3.9/s, 72 s left`; accuracy over what was scored."""
-        scored = self.done - self.errors
+        scored = self.done - self.errors - self.unscored
         accuracy = f"{self.correct / scored:.3f}" if scored else "-"
         rate = self.done / (now - self.begun) if now > self.begun and self.done else None
         pace = f", {rate:.1f}/s, {(self.total - self.done) / rate:.0f} s left" if rate else ""

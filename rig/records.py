@@ -53,6 +53,8 @@ class Accuracy:
 class Counts:
     """How many questions ended in each class; `error` by class, `error_by_leg` by leg and class.
 
+    `unscored` are answers to questions that have no right one: they are in no accuracy.
+
     An error that names no leg is in `error` alone, and so are all those of a result that was stored before.
     """
 
@@ -62,6 +64,7 @@ class Counts:
     truncated: int
     error: dict[str, int] = field(default_factory=dict)
     error_by_leg: dict[str, dict[str, int]] = field(default_factory=dict)
+    unscored: int = 0
 
 
 @dataclass(frozen=True)
@@ -249,6 +252,7 @@ class Comparison:
     `b` counts questions that only the baseline answered right, `c` those that only the cell did, `n` the
     pairs; `delta` is (c - b) / n, so a drop is negative. Where both sides were asked several times, `p_value` is that
     of the sign of each question's difference over the repeats (`repeats` of them), and the rest is of the first.
+    Of questions without a right answer `n` counts the pairs whose texts could be compared, and `delta` is None.
     """
 
     baseline: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Outcome = Literal["correct", "wrong", "unparsed", "truncated", "error"]
+Outcome = Literal["correct", "wrong", "unparsed", "truncated", "unscored", "error"]
+"""`unscored`: an answer to a question that has no right one."""
 CanaryOutcome = Literal["right", "wrong", "crossed", "error"]
 
 

@@ -16,6 +16,7 @@ from rig.records import CellResult, Reason, State, Tested, Verdict
 from rig.segments import segment_text
 from rig.verdict_channels import accuracy, errors, moved, transfers
 from rig.verdict_damage import damage
+from rig.verdict_sameness import sameness, scorable
 from rig.verdict_speed import speed
 from rig.verdict_tests import Tests, tests_of
 from rig.verdict_usable import invalid, otherwise_scored, unusable
@@ -56,7 +57,11 @@ def _state(result: CellResult, baselines: Mapping[str, CellResult | None]) -> tu
     usable, lost = _usable(result, baselines)
     tests = Tests(result, usable)
     channels = [damage(result, usable, tests), transfers(result, usable, tests), errors(result, usable, tests)]
-    channels += [accuracy(result, c, tests) for c in result.comparisons if c.baseline in usable]
+    channels += [
+        accuracy(result, c, tests) if scorable(result) else sameness(result, c)
+        for c in result.comparisons
+        if c.baseline in usable
+    ]
     channels += [speed(result, usable, tests), _where(result, usable)]
     by_state: dict[str, list[Reason]] = {}
     for found in channels:

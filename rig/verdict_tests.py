@@ -140,8 +140,8 @@ def asked(counts: Counts | None) -> int:
 
 
 def scored(counts: Counts | None) -> int:
-    """Questions with an answer that counts."""
-    return counts.correct + counts.wrong + counts.unparsed + counts.truncated if counts else 0
+    """Questions with an answer that counts, right, wrong, or neither."""
+    return counts.correct + counts.wrong + counts.unparsed + counts.truncated + counts.unscored if counts else 0
 
 
 def failed(counts: Counts | None) -> int:

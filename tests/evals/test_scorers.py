@@ -17,7 +17,7 @@ from lm_eval.api import metrics as _registers_the_metrics  # noqa: F401
 from lm_eval.api.registry import get_filter, get_metric
 
 from evals.errors import BadParams, DataError
-from evals.scorers import SCORERS, get_scorer, score
+from evals.scorers import NO_SCORER, SCORERS, get_scorer, score
 
 NUMBERS = [
     "18", "-18", "+18", "\u221218", "\u201318", "08", "00", "0", "18.", "18..", "5...", "18.0", "18.50", ".5", "1.2.3",
@@ -141,7 +141,7 @@ def test_equal_to_vllm_on_random_texts(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["gsm8k-vllm", "robust"])
 def test_a_reference_answer_without_a_number_is_bad_data(name: str) -> None:
-    with pytest.raises(DataError, match="no number"):
+    with pytest.raises(DataError, match="no answer"):
         SCORERS[name].target("none")
 
 
@@ -149,12 +149,18 @@ def test_a_reference_answer_without_a_number_is_bad_data(name: str) -> None:
 def test_every_text_has_one_outcome(text: str, finish: str | None) -> None:
     for scorer in SCORERS.values():
         outcome, answer = score(scorer, text, finish, scorer.target("#### 18"))
+        if not scorer.judges:
+            assert (outcome, answer) == ("unscored", None)
+            continue
         assert outcome in ("correct", "wrong", "unparsed", "truncated")
         assert (answer is None) == (outcome in ("unparsed", "truncated"))
         assert (outcome == "truncated") <= (finish == "length")
 
 
-@pytest.mark.parametrize("name", list(SCORERS))
+NUMBERS = [name for name in SCORERS if name not in (NO_SCORER, "first-line")]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize(
     ("text", "finish", "outcome"),
     [
@@ -169,6 +175,24 @@ def test_every_text_has_one_outcome(text: str, finish: str | None) -> None:
 def test_case_27_text_is_scored_first(name: str, text: str | None, finish: str | None, outcome: str) -> None:
     scorer = SCORERS[name]
     assert score(scorer, text, finish, scorer.target("x\n#### 18"))[0] == outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (" green\n", "green"),
+        ("\n\ngreen.\nQuestion: and now?", "green"),
+        ("<think>red\n</think>\ngreen .", "green"),
+        ("Green", "Green"),
+        ("\n .\n", None),
+        ("", None),
+    ],
+)
+def test_first_line_is_the_whole_answer(text: str, answer: str | None) -> None:
+    scorer = SCORERS["first-line"]
+    assert scorer.extract(text) == answer
+    outcome, _ = score(scorer, text, "stop", scorer.target(" green."))
+    assert outcome == ("unparsed" if answer is None else "correct" if answer == "green" else "wrong")
 
 
 def test_case_28_a_scorers_hash_is_its_definition() -> None:
