@@ -35,6 +35,9 @@ def compare(
     answered = [p for p in pairs if p.repeat == 0 and "error" not in (p.outcome, p.baseline_outcome)]
     first = [p for p in answered if "unscored" not in (p.outcome, p.baseline_outcome)]
     threshold = None if noise is None else divergence.threshold([p.shift for p in noise if p.shift is not None])
+    seen = divergence.summarise([p for p in pairs if p.repeat == 0], threshold)
+    if seen is not None and noise is not None:
+        seen = divergence.against_noise(seen, [p for p in pairs if p.repeat == 0], noise)
     found = Comparison(
         baseline=name,
         delta=None,
@@ -45,7 +48,7 @@ def compare(
         n=len(first),
         min_detectable_drop=None,
         output_agreement=None,
-        first_divergence=divergence.summarise([p for p in pairs if p.repeat == 0], threshold),
+        first_divergence=seen,
         repeats=1 + max((p.repeat for p in pairs), default=0),
         where=find_segments(pairs, canaries, threshold, gates.alpha, block_size),
         ratios=tuple(ratios),

@@ -233,7 +233,7 @@ def _comparison(
 def _noise(
     cell: CellPlan, judged: Sequence[Judged], records: Sequence[RequestRecord], block_size: int | None
 ) -> tuple[Pair, ...] | None:
-    """The second round of a baseline held against the first."""
+    """The further rounds of a baseline held against its first; `repeat` counts them from 0."""
     if not cell.noise_floor:
         return None
 
@@ -243,7 +243,11 @@ def _noise(
             [replace(r, repeat=0) for r in records if r.repeat == repeat],
         )
 
-    return tuple(make_pairs(side(1), side(0), block_size))
+    return tuple(
+        replace(pair, repeat=further)
+        for further in range(cell.noise_floor)
+        for pair in make_pairs(side(1 + further), side(0), block_size)
+    )
 
 
 def _evidence(

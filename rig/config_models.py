@@ -180,6 +180,10 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
+def _rounds(value: Any) -> Any:
+    return int(value) if isinstance(value, bool) else value
+
+
 class GatesConfig(Strict):
     """rig.records.Gates says what each means."""
 
@@ -231,8 +235,8 @@ class AttachConfig(Strict):
 class SweepFile(Strict):
     """The whole file. `cell`, `matrix` and `include` are checked once they are put together, cell by cell.
 
-    `noise_floor` asks each baseline once more in another order and holds it against itself; `early_stop` ends a cell
-    as soon as its verdict is decided; `rerun` repeats a red cell on fresh servers; `seed` is that of every order.
+    `noise_floor` asks each baseline so many times more in another order and holds it against itself; `early_stop` ends
+    a cell as soon as its verdict is decided; `rerun` repeats a red cell on fresh servers; `seed` is of every order.
     """
 
     name: Name
@@ -248,7 +252,7 @@ class SweepFile(Strict):
         BaselineConfig(monolithic=MonolithicBaseline())
     ]
     gates: GatesConfig = GatesConfig()
-    noise_floor: bool = False
+    noise_floor: Annotated[int, BeforeValidator(_rounds), Field(ge=0, le=100)] = 0
     early_stop: bool = False
     rerun: bool = True
     seed: Annotated[int, Field(ge=0)] = 0

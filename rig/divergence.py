@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from rig.records import Divergence
 from rig.records_requests import Pair
@@ -81,6 +82,48 @@ def threshold(noise: Iterable[float]) -> float:
     `noise` are the shifts of the baseline held against itself.
     """
     return max(FLOOR_NATS, MARGIN * max(noise, default=0.0))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A question's shift in the cell beside those of the baseline's further rounds.
+
+    `moved`: any of them is over FLOOR_NATS; `led`: the cell's is, and is the largest.
+    """
+
+    pair: Pair
+    moved: bool
+    led: bool
+
+
+def standings(pairs: Iterable[Pair], noise: Iterable[Pair]) -> tuple[int, list[Standing]]:
+    """How many further rounds there were, and each question that has a shift in all of them and in the cell.
+
+    `noise` are the pairs of the baseline's further rounds with its first, `repeat` telling them apart.
+    """
+    rounds: dict[str, dict[int, float]] = {}
+    for pair in noise:
+        if pair.shift is not None:
+            rounds.setdefault(pair.sample_id, {})[pair.repeat] = pair.shift
+    times = max((len(shifts) for shifts in rounds.values()), default=0)
+    found = []
+    for pair in pairs:
+        others = rounds.get(pair.sample_id, {})
+        if pair.shift is not None and times and len(others) == times:
+            largest = max(others.values())
+            moved, led = max(pair.shift, largest) > FLOOR_NATS, pair.shift > max(largest, FLOOR_NATS)
+            found.append(Standing(pair, moved, led))
+    return times, found
+
+
+def against_noise(found: Divergence, pairs: Iterable[Pair], noise: Iterable[Pair]) -> Divergence:
+    """The same with how often the cell's shift is the largest of its question, over FLOOR_NATS.
+
+    Were the cell no different, it would be as likely as each round to have the largest one, whatever the question:
+    `stats.leading` makes a test of that.
+    """
+    times, asked = standings(pairs, noise)
+    return replace(found, rounds=times, moved=sum(s.moved for s in asked), led=sum(s.led for s in asked))
 
 
 def summarise(pairs: Iterable[Pair], threshold: float | None) -> Divergence | None:

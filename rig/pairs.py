@@ -146,7 +146,7 @@ def _difference(mine: RequestRecord, theirs: RequestRecord) -> tuple[bool | None
     """Whether the texts are equal, the first token that differs, and by how many nats the logprobs moved."""
     if not (_generated(mine) and _generated(theirs)):
         return None, None, None
-    equal = None if mine.text is None or theirs.text is None else mine.text == theirs.text
+    equal = (mine.text or "") == (theirs.text or "")
     if mine.token_ids is None or theirs.token_ids is None:
         return equal, None, None
     moved = shift(mine.token_ids, mine.logprobs, theirs.token_ids, theirs.logprobs)

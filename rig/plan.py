@@ -329,7 +329,9 @@ class _Planner:
         held_against = {b for entry in entries for b in entry.baselines}
         plans = tuple(self.cell_plan(entry, limit, entry.id in held_against) for entry in entries)
         if any(p.task.divergence == "logprobs" for p in plans) and not any(p.noise_floor for p in plans):
-            self.notes.append("divergence is shown and not judged: `noise_floor: true` would give it a threshold")
+            self.notes.append(
+                "divergence is shown and not judged: `noise_floor: 1` or more would give it something to be held against"
+            )
         return plans
 
     def cell_plan(self, entry: _Entry, limit: int | None, is_baseline: bool) -> CellPlan:
@@ -346,7 +348,7 @@ class _Planner:
             xfail=entry.xfail,
             fresh=entry.labels[PASS] == 1,
             continues=entry.before is not None,
-            noise_floor=is_baseline and alone and sweep.noise_floor,
+            noise_floor=sweep.noise_floor if is_baseline and alone else 0,
             early_stop=bool(entry.baselines) and not is_baseline and alone and sweep.early_stop,
             rerun=bool(entry.baselines) and entry.xfail is None and alone and sweep.rerun and sweep.launcher == "local",
             seed=sweep.seed,

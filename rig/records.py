@@ -137,6 +137,8 @@ class Divergence:
     of the first differing token among those that differ, `shift` p50, p90 and max of the shifts in nats (where
     logprobs are known: `measured` pairs); `damaged` pairs shifted by more than `threshold` nats. `histogram` counts
     pairs by the first differing token: `0`, `1-3`, `4-15`, `16+`.
+    Against a baseline that was asked `rounds` times more: of the `moved` questions that any asking shifted by more than
+    rig.divergence.FLOOR_NATS, the cell's own shift is the largest in `led`.
     """
 
     n: int
@@ -148,6 +150,9 @@ class Divergence:
     position: dict[str, float] = field(default_factory=dict)
     shift: dict[str, float] = field(default_factory=dict)
     histogram: dict[str, int] = field(default_factory=dict)
+    rounds: int | None = None
+    moved: int | None = None
+    led: int | None = None
 
 
 @dataclass(frozen=True)
@@ -323,7 +328,7 @@ class Resumed:
 class CellResult:
     """All that `cell.json` holds. `retried` counts questions that took more than one attempt to connect.
 
-    `noise_floor` is a baseline held against itself, asked once more in another order. `rerun_of` names the red cell
+    `noise_floor` is a baseline held against itself, asked again in another order. `rerun_of` names the red cell
     that this one repeats on fresh servers.
     """
 

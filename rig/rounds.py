@@ -27,7 +27,7 @@ def rounds_of(cell: CellPlan, task: Task) -> list[Round]:
     A canary's code belongs to the cell and the round alone, so that what an earlier one left in the KV cache is never
     the right answer.
     """
-    times = max(cell.task.repeats, 2 if cell.noise_floor else 1)
+    times = max(cell.task.repeats, 1 + cell.noise_floor)
     return [_round(cell, task, repeat) for repeat in range(times)]
 
 

@@ -74,6 +74,15 @@ def event_excess(k1: int, exposure1: float, k0: int, exposure0: float) -> float:
     return float(stats.binom.sf(k1 - 1, k1 + k0, exposure1 / (exposure1 + exposure0)))
 
 
+def leading(led: int, moved: int, rounds: int) -> float:
+    """One-sided p-value of "the cell is no likelier to have the largest shift than each of `rounds` others".
+
+    Of `moved` questions it has it in `led`: given exchangeable askings P(X >= led), X ~ Bin(moved, 1 / (rounds + 1)),
+    at most, as ties count for the others. It asks nothing of how shifts are distributed over questions.
+    """
+    return float(stats.binom.sf(led - 1, moved, 1 / (rounds + 1)))
+
+
 def percentile(values: Sequence[float], q: float) -> float:
     """The q-th percentile (0 to 100) by linear interpolation between order statistics, numpy's default."""
     return float(np.percentile(np.asarray(values, dtype=np.float64), q))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rig.divergence import FLOOR_NATS
 from rig.records import CellResult, Divergence, Reason
 from rig.verdict_tests import Tests
 from rig.verdict_words import Found, sentence
 
 FISHER = "one-sided Fisher exact"
+LEADING = "one-sided exact, each asking as likely to move furthest"
 
 
 def damage(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests) -> Found:
@@ -66,13 +68,12 @@ def _divergence(result: CellResult, baselines: Mapping[str, CellResult], tests: 
         worse = tests.alarms(test)
         text = divergence_text(seen, name)
         if tests.has(test) and seen.threshold is not None:
-            floor = baselines[name].noise_floor
-            itself = floor.first_divergence if floor else None
-            there = f"{itself.damaged or 0} of {itself.measured} when {name} was asked twice" if itself else ""
+            again = "once more" if seen.rounds == 1 else f"{seen.rounds} times more"
             told = "more than that noise explains" if worse else "no more than that noise explains"
             text += (
                 f" {seen.damaged} of {seen.measured} moved a token's log probability by more than {seen.threshold:.2f} "
-                f"nats, {there}: {told} ({tests.shown(test, FISHER)})."
+                f"nats. Of the {seen.moved} questions that moved by more than {FLOOR_NATS:g} nat here or when {name} was "
+                f"asked {again}, {seen.led} moved furthest here: {told} ({tests.shown(test, LEADING)})."
             )
         found.append((Reason("damage", text, f"pairs.{name}.jsonl"), worse))
     return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rig import stats
 from rig.metrics import RIGS_OWN
-from rig.records import CellResult, Channel, Counts, Tested
+from rig.records import CellResult, Channel, Counts, Divergence, Tested
 from rig.stats_family import bonferroni, holm
 
 
@@ -52,7 +52,7 @@ def tests_of(result: CellResult, baselines: Mapping[str, CellResult]) -> tuple[T
         name = comparison.baseline
         if name in baselines:
             add("accuracy", f"accuracy/{name}", comparison.p_value)
-            add("damage", f"divergence/{name}", _divergence(result, baselines[name], name))
+            add("damage", f"divergence/{name}", _divergence(comparison.first_divergence))
             if warm(result) and warm(baselines[name]):
                 for ratio in comparison.ratios:
                     add(speed_channel(ratio.metric), f"{ratio.metric}/{name}", ratio.p_value)
@@ -99,13 +99,11 @@ def _corrected(test: Tested) -> float:
     return test.p_value if test.p_adjusted is None else test.p_adjusted
 
 
-def _divergence(result: CellResult, base: CellResult, name: str) -> float | None:
-    """Outputs shifted beyond the threshold, against those of the baseline held against itself."""
-    here = next((c.first_divergence for c in result.comparisons if c.baseline == name), None)
-    floor = base.noise_floor.first_divergence if base.noise_floor else None
-    if here is None or floor is None or not here.measured or not floor.measured or here.damaged is None:
+def _divergence(seen: Divergence | None) -> float | None:
+    """Outputs shifted further than the baseline shifts its own when it is asked again, question by question."""
+    if seen is None or not seen.measured or not seen.rounds or seen.led is None or seen.moved is None:
         return None
-    return stats.fisher_excess(here.damaged, here.measured, floor.damaged or 0, floor.measured)
+    return stats.leading(seen.led, seen.moved, seen.rounds)
 
 
 def _canaries(result: CellResult, base: CellResult) -> float | None:

@@ -124,13 +124,13 @@ def same_text(cell: CellResult) -> str:
 
 
 def noise_text(cell: CellResult) -> str | None:
-    """What a baseline that was asked twice says of itself; None where it was asked once."""
+    """What a baseline that was asked again says of itself; None where it was asked once."""
     floor = cell.noise_floor
     if floor is None or floor.n == 0:
         return None
-    text = "asked twice in another order"
+    text = f"asked {'once' if floor.repeats == 1 else f'{floor.repeats} times'} more in another order"
     if floor.delta is not None:
-        text += f", {floor.b + floor.c} of {floor.n} questions changed between right and wrong"
+        text += f", {floor.b + floor.c} of {floor.n} questions changed between right and wrong the first time"
     seen = floor.first_divergence
     if seen is not None:
         text += f", {seen.n - seen.equal} of {seen.n} outputs changed"

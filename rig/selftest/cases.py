@@ -15,6 +15,8 @@ Policy = Literal["fail", "recompute"]
 BASELINE_QUESTIONS = 1000
 CLEAN_QUESTIONS = 400
 CLEAN_RUNS = 10
+NOISE_ROUNDS = 6
+"""How often the baseline is asked again: three damaged outputs are then proof (1/7 to the power of 3)."""
 CONTROL = "control"
 """The first clean run: what the speed of all others is held against."""
 
@@ -114,7 +116,7 @@ def cell_of(case: Case, template: CellPlan, baseline: CellPlan, control: CellPla
         baselines=(baseline.id, *([control.id] if control else [])),
         rerun=False,
         early_stop=False,
-        noise_floor=False,
+        noise_floor=0,
         shuffled=case.fault is None,
         seed=case.seed,
     )
@@ -123,4 +125,4 @@ def cell_of(case: Case, template: CellPlan, baseline: CellPlan, control: CellPla
 def baseline_of(template: CellPlan, short: bool) -> CellPlan:
     """The monolithic server, asked everything that any case asks, twice."""
     questions = CLEAN_QUESTIONS if short else BASELINE_QUESTIONS
-    return replace(template, task=replace(template.task, limit=questions, canaries=50), noise_floor=True)
+    return replace(template, task=replace(template.task, limit=questions, canaries=100), noise_floor=NOISE_ROUNDS)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rig import stats
+from rig.divergence import standings
 from rig.records import CellResult, JudgedCanary, Pair
 
 
@@ -19,24 +20,23 @@ class First:
 
 
 def first_evidence(
-    result: CellResult, base: CellResult, pairs: Sequence[Pair], canaries: Sequence[JudgedCanary]
+    result: CellResult,
+    base: CellResult,
+    pairs: Sequence[Pair],
+    canaries: Sequence[JudgedCanary],
+    noise: Sequence[Pair],
 ) -> First | None:
     """Look back over a cell: each kind of evidence at each request, at the level it has after correction.
 
     This ranks the evidence of a finished cell. It is no sequential test: looking after each request would need one.
     """
     level = result.gates.alpha / max(1, len(result.tests))
-    floor = base.noise_floor.first_divergence if base.noise_floor else None
-    here = next((c.first_divergence for c in result.comparisons if c.baseline == base.cell_id), None)
-    threshold = here.threshold if here else None
     theirs = base.evidence.canaries if base.evidence else None
     arrivals = _arrivals(canaries)
     in_order = sorted(pairs, key=lambda p: p.order or 0)
     answered = [p for p in in_order if "error" not in (p.outcome, p.baseline_outcome)]
     found = [_accuracy(answered, level, arrivals)]
-    if floor is not None and floor.measured and threshold is not None:
-        hits = [(arrivals(p), p.shift > threshold) for p in in_order if p.shift is not None]
-        found.append(_excess("divergence", hits, (floor.damaged or 0, floor.measured), level))
+    found.append(_divergence(in_order, noise, level))
     if canaries and theirs is not None and theirs.sent > theirs.error:
         known = sorted((c for c in canaries if c.outcome != "error"), key=lambda c: c.order or 0)
         lost = [(1 + (c.order or 0), c.outcome != "right") for c in known]
@@ -69,6 +69,17 @@ def _accuracy(pairs: Iterable[Pair], level: float, arrivals: Callable[[Pair], in
         c += pair.outcome == "correct" != pair.baseline_outcome
         if b > c and stats.mcnemar_no_drop(b, c) <= level:
             return First("accuracy", arrivals(pair))
+    return None
+
+
+def _divergence(pairs: Sequence[Pair], noise: Sequence[Pair], level: float) -> First | None:
+    rounds, asked = standings(pairs, noise)
+    moved = led = 0
+    for standing in asked:
+        moved += standing.moved
+        led += standing.led
+        if standing.led and stats.leading(led, moved, rounds) <= level:
+            return First("divergence", 1 + (standing.pair.order or 0))
     return None
 
 

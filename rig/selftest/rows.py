@@ -46,6 +46,7 @@ def row_of(
     pairs: Sequence[Pair],
     canaries: Sequence[JudgedCanary],
     hits: Sequence[Hit],
+    noise: Sequence[Pair],
 ) -> Row:
     """What the rig said of a case, beside what was done to it."""
     struck = {h.sample_id for h in hits}
@@ -66,7 +67,9 @@ def row_of(
         change=change,
         state=verdict.state if verdict else None,
         channels=alarms,
-        first=first_evidence(result, base, pairs, canaries) if verdict and verdict.state == "regression" else None,
+        first=first_evidence(result, base, pairs, canaries, noise)
+        if verdict and verdict.state == "regression"
+        else None,
         gate=None if change is None else change < -FIXED_TOLERANCE,
         as_expected=case.as_expected(verdict.state if verdict else None, alarms),
         why=verdict.reasons[0].text if verdict and verdict.reasons else result.failure or "",

@@ -172,7 +172,8 @@ class SelfTest:
             return None
         pairs = self.run.read_pairs(case.name).get(base.cell_id, [])
         hits = read_hits(self.run.cell(case.name) / HITS)
-        return row_of(case, result, base, pairs, self.run.read_canaries(case.name), hits)
+        noise = self._finished[base.cell_id].noise or ()
+        return row_of(case, result, base, pairs, self.run.read_canaries(case.name), hits, noise)
 
     def _event(self, event: Event) -> None:
         self.display.server(event.server, event.phase, event.text)

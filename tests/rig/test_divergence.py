@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rig.divergence import FLOOR_NATS, MARGIN, SURE, first_difference, shift, summarise, threshold
+from rig import stats
+from rig.divergence import FLOOR_NATS, MARGIN, SURE, against_noise, first_difference, shift, summarise, threshold
 from rig.records import Divergence
 from rig.records_requests import Pair
 
@@ -222,3 +224,41 @@ def test_a_summary_adds_up(pairs: list[Pair]) -> None:
     assert (found.damaged or 0) <= found.measured
     assert list(found.position.values()) == sorted(found.position.values())
     assert list(found.shift.values()) == sorted(found.shift.values())
+
+
+def noisy(shifts: dict[str, list[float]]) -> list[Pair]:
+    """Pairs of a baseline's further rounds with its first, by question."""
+    return [
+        Pair(sample, f"r{sample}{i}", f"b{sample}", "correct", "correct", repeat=i, equal=True, shift=shift)
+        for sample, found in shifts.items()
+        for i, shift in enumerate(found)
+    ]
+
+
+def test_the_cell_is_held_against_each_question_s_own_rounds() -> None:
+    here = [Pair(s, f"r{s}", f"b{s}", "correct", "correct", equal=True, shift=x) for s, x in
+            [("a", 9.0), ("b", 9.0), ("c", 0.2), ("d", 0.2), ("e", 9.0), ("f", 9.0), ("g", 9.0)]]  # fmt: skip
+    rounds = noisy({"a": [0.1, 0.1], "b": [0.1, 9.5], "c": [0.1, 3.0], "d": [0.1, 0.0], "e": [9.0, 0.0], "f": [0.1]})
+    seen = summarise(here, 1.0)
+    assert seen is not None
+    held = against_noise(seen, here, rounds)
+    # a leads; b and c a round led; d nobody moved; e is a tie; f lacks a round; g has none.
+    assert (held.rounds, held.moved, held.led) == (2, 4, 1)
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 6), st.integers(0, 2**32 - 1))
+def test_a_cell_like_any_other_round_leads_no_more_often(rounds: int, seed: int) -> None:
+    rng = random.Random(seed)
+    led = moved = 0
+    for i in range(200):
+        # Some questions are far noisier than others: the test must not care.
+        scale = 10 ** rng.uniform(-2, 1)
+        shifts = [rng.expovariate(1 / scale) for _ in range(rounds + 1)]
+        here = [Pair(str(i), "r", "b", "correct", "correct", equal=True, shift=shifts[0])]
+        seen = summarise(here, None)
+        assert seen is not None
+        held = against_noise(seen, here, noisy({str(i): shifts[1:]}))
+        assert held.moved is not None and held.led is not None
+        moved, led = moved + held.moved, led + held.led
+    assert stats.leading(led, moved, rounds) > 1e-6

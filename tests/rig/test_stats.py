@@ -272,3 +272,9 @@ def test_forecast_is_the_first_total_that_decides(b: int, c: int, n: int, toward
 def test_forecast_gives_up_beyond_the_cap() -> None:
     assert stats.questions_needed(0, 0, 0, 0.02, 0.05, cap=148) is None
     assert stats.questions_needed(0, 0, 0, 0.02, 0.05, cap=149) == stats.Forecast(149, "pass")
+
+
+@pytest.mark.parametrize(("led", "moved", "rounds"), [(3, 3, 6), (5, 9, 1), (0, 0, 2), (2, 40, 4)])
+def test_leading_is_the_binomial_tail(led: int, moved: int, rounds: int) -> None:
+    expected = oracle.binomtest(led, moved, 1 / (rounds + 1), alternative="greater").pvalue if moved else 1.0
+    assert stats.leading(led, moved, rounds) == pytest.approx(expected)

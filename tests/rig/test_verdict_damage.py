@@ -171,8 +171,9 @@ def test_divergence_is_red_alone_where_accuracy_has_no_power(make_result: MakeRe
     assert (verdict.state, verdict.reasons[0].channel) == ("regression", "damage")
     assert verdict.reasons[0].text.startswith(
         "8 of 400 outputs leave those of mono somewhere (8 at the first token, half of them by token 0). 8 of 400 "
-        "moved a token's log probability by more than 1.00 nats, 0 of 400 when mono was asked twice: more than that "
-        "noise explains (one-sided Fisher exact p = 0.0038, level 0.05)."
+        "moved a token's log probability by more than 1.00 nats. Of the 8 questions that moved by more than 1 nat here "
+        "or when mono was asked once more, 8 moved furthest here: more than that noise explains (one-sided exact, each "
+        "asking as likely to move furthest p = 0.0039, level 0.05)."
     )
     assert verdict.reasons[0].evidence == "pairs.mono.jsonl"
 

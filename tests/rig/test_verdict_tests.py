@@ -34,12 +34,8 @@ def versus(b: int = 0, name: str = "mono", **fields: Any) -> Comparison:
     return replace(compare(name, pairs, Gates()), **fields)
 
 
-def floor(damaged: int | None = 0, measured: int = 400) -> Comparison:
-    return versus(name="itself", first_divergence=Divergence(400, 400, 0, measured, damaged, 1.0))
-
-
-def diverged(damaged: int | None, measured: int = 400) -> Comparison:
-    return versus(first_divergence=Divergence(400, 300, 50, measured, damaged, 1.0))
+def diverged(led: int | None, moved: int | None, rounds: int | None, measured: int = 400) -> Comparison:
+    return versus(first_divergence=Divergence(400, 300, 50, measured, led, 1.0, rounds=rounds, moved=moved, led=led))
 
 
 def p_of(result: CellResult, base: CellResult, name: str) -> float | None:
@@ -121,34 +117,24 @@ def test_wrong_canaries_by_fisher_among_those_answered(
 
 
 @pytest.mark.parametrize(
-    ("here", "there", "counted"),
+    ("here", "counted"),
     [
-        (diverged(12), floor(2), (12, 400, 2, 400)),
-        (diverged(0), floor(0), (0, 400, 0, 400)),
-        (diverged(12), None, None),
-        (versus(), floor(), None),
-        (diverged(None), floor(), None),
-        (diverged(3, measured=0), floor(), None),
-        (diverged(3), floor(None, measured=0), None),
-        (diverged(3), versus(name="itself"), None),
+        (diverged(12, 14, 1), (12, 14, 1)),
+        (diverged(3, 3, 6), (3, 3, 6)),
+        (diverged(0, 0, 1), (0, 0, 1)),
+        (diverged(None, None, None), None),
+        (diverged(0, 0, 0), None),
+        (diverged(3, 3, 1, measured=0), None),
+        (versus(), None),
     ],
-    ids=[
-        "damaged",
-        "none damaged",
-        "never asked twice",
-        "no token ids here",
-        "no threshold",
-        "nothing measured here",
-        "nothing measured there",
-        "no token ids there",
-    ],
+    ids=["moved", "six rounds", "nothing moved", "asked once", "no shift in any round", "no shift here", "no tokens"],
 )
-def test_damaged_outputs_by_fisher_against_the_noise_floor(
-    make_result: MakeResult, here: Comparison, there: Comparison | None, counted: tuple[int, int, int, int] | None
+def test_damaged_outputs_against_the_noise_of_the_same_questions(
+    make_result: MakeResult, here: Comparison, counted: tuple[int, int, int] | None
 ) -> None:
-    base = make_result("mono", kind="monolithic", noise_floor=there)
+    base = make_result("mono", kind="monolithic")
     found = p_of(make_result(comparisons=(here,)), base, "divergence/mono")
-    assert found == (None if counted is None else stats.fisher_excess(*counted))
+    assert found == (None if counted is None else stats.leading(*counted))
 
 
 @pytest.mark.parametrize(
