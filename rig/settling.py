@@ -40,6 +40,12 @@ def settled(plan: SweepPlan, results: Sequence[CellResult]) -> list[CellResult]:
     return [_decided(result, plans, adjusted) for result in adjusted.values()]
 
 
+def settled_alone(result: CellResult, baselines: Mapping[str, CellResult | None]) -> CellResult:
+    """A cell that is a sweep of its own: its tests corrected together, and its verdict."""
+    (result,) = corrected([result])
+    return replace(result, verdict=verdict.decide(result, baselines))
+
+
 def _decided(result: CellResult, plans: Mapping[str, CellPlan], all_: Mapping[str, CellResult]) -> CellResult:
     cell = plans.get(result.rerun_of or result.cell_id)
     if cell is None or not result.tests or result.verdict is None:

@@ -33,7 +33,7 @@ KV_FAULTS: Mapping[str, Policy] = {
 """Faults that damage the KV cache, and the policy for failed loads that the engine runs them under."""
 RARE = ("late_zeroing", "state_rewritten")
 """Those that are also planted at 2 % of 1,000 questions."""
-SLOW_MS = 3000.0
+SLOW_MS = 8000.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _cases(short: bool) -> Iterator[Case]:
         for seed in seeds:
             yield _damage(fault, 0.02, seed, 1000)
     for rate in (0.1, 1.0):
-        yield _other("slow_transfer", rate, ("latency",), 200 if rate < 1 else 100, {"ms": SLOW_MS})
+        yield _other("slow_transfer", rate, ("latency",), 200 if rate < 1 else 60, {"ms": SLOW_MS})
     for rate in (0.1,) if short else (0.05, 0.1):
         yield _other("failed_handshake", rate, ("errors", "transfer"), 200)
 

@@ -21,7 +21,7 @@ from rig.progress import Display
 from rig.records import CellResult
 from rig.selftest.cases import CONTROL, Case, Policy, baseline_of, cases, cell_of
 from rig.selftest.rows import Row, row_of
-from rig.settling import tests_planned
+from rig.settling import settled_alone, tests_planned
 from rig.store import RunFolder
 
 CONTROL_FILE = "faults.json"
@@ -144,6 +144,10 @@ class SelfTest:
         finally:
             Control().write(self.control_file)
             self._keep_hits(cell, read_hits(self.control_file)[before:])
+        if case is not None:
+            held_against = {name: base.result if base else None for name, base in baselines.items()}
+            finished = replace(finished, result=settled_alone(finished.result, held_against))
+            self.run.write_cell(finished.result)
         self._finished[cell.id] = finished
         self.display.say(f"{cell.id}: {runs.in_a_line(finished.result)}, {time.monotonic() - begun:.0f} s")
         return True
