@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.timeout(400)
+
 QUESTIONS = 160
 """Enough for a pass at a margin of 0.02 when no answer flips."""
 
