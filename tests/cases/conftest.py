@@ -38,6 +38,9 @@ FAULTS = "both.env.PDRIG_SIM_FAULTS"
 ASKED = "\n\nQuestion: "
 """What the prompts of evaluations hold and those of the rig's own checks do not."""
 
+PATIENCE_S = 400
+"""How long anything is waited for. Far longer than it takes: a machine with other work to do is no failure."""
+
 Json = dict[str, Any]
 Faults = Sequence[Mapping[str, Any]]
 
@@ -144,7 +147,7 @@ def template(task: Mapping[str, Any] | None = None, sim: Mapping[str, Any] | Non
         },
         "gates": {"max_accuracy_drop": 0.1},
         "rerun": False,
-        "limits": {"start_s": 60, "check_s": 30, "hang_s": 60, "stop_s": 5},
+        "limits": {"start_s": 240, "check_s": 120, "hang_s": 120, "stop_s": 5},
     }
 
 
@@ -223,7 +226,7 @@ class Sweep:
 
     def finish(self) -> Sweep:
         """Wait for its end; exit code, stdout and stderr are known then."""
-        self.out, self.err = self.process.communicate(timeout=100)
+        self.out, self.err = self.process.communicate(timeout=PATIENCE_S)
         self.code = self.process.returncode
         return self
 
@@ -272,6 +275,13 @@ class Sweep:
 
 
 StartSweep = Callable[..., Sweep]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test of a module waits for all of its sweeps."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(3 * PATIENCE_S))
 
 
 @pytest.fixture(scope="session")
@@ -354,7 +364,7 @@ def well(url: str) -> bool:
 
 def wait(true: Callable[[], Any], process: subprocess.Popen[Any]) -> Any:
     """The condition's value once it holds; an error if the process ends before."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not (value := true()):
         assert time.monotonic() < deadline, "the condition did not come about"
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -371,7 +381,7 @@ def wait_gone(pids: Iterable[int]) -> None:
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
             try:
-                assert select.select([handle], [], [], 60)[0], f"process {pid} runs on"
+                assert select.select([handle], [], [], PATIENCE_S)[0], f"process {pid} runs on"
             finally:
                 os.close(handle)
 

@@ -1,6 +1,7 @@
-"""Cases 2 to 10 and 30: each can be planted, under its condition and no other; verdicts where the rig can give them.
+"""Cases 2 to 10: each can be planted, under its condition and no other; verdicts on those that have no part to name.
 
-Case 1 is the sweep of configs/sim.yaml, in test_ledger.py; case 10 as chat is in test_through_proxy.py.
+Where the damage sits (cases 1, 2, 3, 6, 7, 8, 30) is in test_segments.py; case 1 is the sweep of configs/sim.yaml too,
+in test_ledger.py; case 10 as chat is in test_through_proxy.py.
 """
 
 from __future__ import annotations
@@ -29,13 +30,10 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
         asked("garbage", when={"prompt_multiple_of": BLOCK, "side": "decode"}),
         asked("swapped", 0.2, by="request", when={"side": "decode"}),
     ]
-    dip = [asked("wrong_answer", when={"min_concurrency": 3, "side": "decode"})]
     worse = {
         "conditions": conditions,
         "4 expired": [asked("lease_expired", 0.2)],
         "5 neighbours": [asked("transfer_failed", 0.2, params={"neighbours": True}, **moved)],
-        "8 dip": dip,
-        "8 no dip": dip,
         "10 hidden": [asked("reasoning_only", 0.3)],
     }
     unjudged = {
@@ -43,16 +41,8 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
         "9 fails": [{"fault": "transfer_failed", **moved}],
         "9 dies": [{"fault": "crash", **moved}],
     }
-    # Two builds that are equally good and do not err on the same questions.
-    twice = kit.template(task={"limit": 1319, "shots": 0}, sim={"accuracy": 0.99, "seed": 1})
-    other = twice["engines"]["sim"]["env"]["PDRIG_SIM_CONFIG"].replace('"seed": 1', '"seed": 2')
-    twice["baseline"]["monolithic"]["env"]["PDRIG_SIM_CONFIG"] = other
-    twice["gates"] = {"max_accuracy_drop": 0.02}
-    drop = {"fault": "wrong_answer", "rate": 0.03, "when": {"transferred": True, "stream": True}}
-    noise = {"30 noise": [], "30 drop": [drop]}
     started = {
-        "worse": start_sweep(kit.with_cases(kit.template(), worse, {"8 no dip": {"concurrency": 2}})),
-        "noise": start_sweep(kit.with_cases(twice, noise)),
+        "worse": start_sweep(kit.with_cases(kit.template(), worse)),
         "unjudged": start_sweep(kit.with_cases(kit.template(), unjudged)),
         "sound": start_sweep(kit.with_cases(kit.template(sim={"accuracy": 0.7}), {"8 checkpoint": []})),
     }
@@ -144,22 +134,6 @@ def test_case_7_others_each_time(cells: dict[str, Any]) -> None:
     assert 0 < len(struck) < 40, "by the number of the request, not by its prompt"
 
 
-def test_case_8_a_flat_drop(sweeps: dict[str, Any], cells: dict[str, Any]) -> None:
-    cell = cells["30 drop"]
-    lost = {name for name, row in cell.truth("decode").items() if not row["right"]}
-    assert cell.struck("wrong_answer") <= lost and cell.result["counts"]["wrong"] == len(lost)
-    assert (cell.state, cell.channels[0]) == ("regression", "accuracy") and sweeps["noise"].code == 1
-
-
-def test_case_8_a_dip_at_one_concurrency(cells: dict[str, Any]) -> None:
-    dip, none = cells["8 dip"], cells["8 no dip"]
-    assert (dip.result["labels"]["concurrency"], none.result["labels"]["concurrency"]) == (8, 2)
-    told = dip.truth("decode")
-    assert dip.struck("wrong_answer") == {name for name, row in told.items() if row["concurrency"] >= 3}
-    assert not none.struck("wrong_answer")
-    assert (dip.state, dip.channels[0], none.state) == ("regression", "accuracy", "pass")
-
-
 def test_case_8_a_checkpoint_that_is_bad_without_disaggregation_too(
     sweeps: dict[str, Any], cells: dict[str, Any]
 ) -> None:
@@ -184,13 +158,3 @@ def test_case_10_text_only_in_the_reasoning(cells: dict[str, Any]) -> None:
     assert {record.http_status for record in cell.records} == {200}
     assert cell.result["counts"]["error"] == {"empty": len(struck)}
     assert (cell.state, cell.channels[0]) == ("regression", "errors")
-
-
-def test_case_30_noise_is_no_alarm_and_a_drop_is(sweeps: dict[str, Any], cells: dict[str, Any]) -> None:
-    noise, drop = cells["30 noise"], cells["30 drop"]
-    (flips,), (fewer,) = noise.result["comparisons"], drop.result["comparisons"]
-    assert flips["n"] == fewer["n"] == 1319
-    assert 5 <= flips["b"] <= 25 and 5 <= flips["c"] <= 25, "about 1 % both ways"
-    assert noise.state in ("pass", "inconclusive")
-    assert 25 <= len(drop.struck("wrong_answer")) <= 60, "about 3 % one way"
-    assert (drop.state, drop.channels[0]) == ("regression", "accuracy") and sweeps["noise"].code == 1
