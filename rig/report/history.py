@@ -13,6 +13,7 @@ from statistics import median
 
 from rig.records import CellResult, RunResult
 from rig.report import rows
+from rig.report.markdown_fit import LIMIT, Part, fit, fixed, optional
 from rig.report.markdown_grid import varying, verdict_mark, where_labels, words
 from rig.report.markdown_text import code, folded, inline, table
 from rig.report.rows import MISSING, number
@@ -20,6 +21,7 @@ from rig.verdict import state_name
 
 WINDOW = 7
 """A window has at most so many sound runs: a week of nights."""
+MEDIAN = f"median of last {WINDOW} sound"
 SHOWN = 30
 """At most so many runs are drawn, the newest ones."""
 
@@ -150,7 +152,7 @@ def format_history(runs: Sequence[RunResult], skipped: Sequence[str] = ()) -> st
     parts = [_about(runs)]
     for trend in found:
         lines = [f"{trend.newest.cell.cell_id}{_absent(trend, runs)}"]
-        fields = [["", "newest", f"median of last {WINDOW}", "trend", "from", "to"], *_fields(trend)]
+        fields = [["", "newest", MEDIAN, "trend", "lowest", "highest"], *_fields(trend)]
         widths = [max(len(row[i]) for row in fields) for i in range(len(fields[0]))]
         lines += ["  " + "  ".join(t.ljust(w) for t, w in zip(row, widths, strict=True)).rstrip() for row in fields]
         parts.append("\n".join([*lines, *(f"  {note}" for note in _notes(trend))]))
@@ -158,25 +160,24 @@ def format_history(runs: Sequence[RunResult], skipped: Sequence[str] = ()) -> st
     return "\n\n".join(part for part in parts if part)
 
 
-def format_history_markdown(runs: Sequence[RunResult], skipped: Sequence[str] = ()) -> str:
-    """The same for a pull request or a step summary, the single runs folded away."""
+def format_history_markdown(runs: Sequence[RunResult], skipped: Sequence[str] = (), limit: int = LIMIT) -> str:
+    """The same for a pull request or a step summary, the single runs folded away; at most `limit` characters."""
     found = trends(runs)
     names = varying([trend.newest.cell for trend in found]) if found else ()
-    parts = ["### Trend", inline(_about(runs))]
+    parts = [fixed("### Trend"), fixed(inline(_about(runs))), fixed(inline(_legend(found)))]
     for trend in found:
-        cell = trend.newest.cell
-        parts.append(f"#### {verdict_mark(cell)}: {code(cell.cell_id)}{inline(_absent(trend, runs))}")
-        parts.append(where_labels(cell, names))
+        title = f"{verdict_mark(trend.newest.cell)}: {code(trend.newest.cell.cell_id)}{inline(_absent(trend, runs))}"
         body = [
-            [inline(title), inline(now), inline(usual), code(drawn), " to ".join(filter(None, [inline(a), inline(b)]))]
-            for title, now, usual, drawn, a, b in _fields(trend)
+            [inline(name), inline(now), inline(usual), code(drawn), " to ".join(filter(None, [inline(a), inline(b)]))]
+            for name, now, usual, drawn, a, b in _fields(trend)
         ]
-        parts.append(table(["", "newest", f"median of last {WINDOW}", "trend", "range"], body))
-        parts.append("\n".join(f"- {inline(note)}" for note in _notes(trend)))
-        parts.append(folded(f"Runs of {cell.cell_id}", _runs_table(trend)))
-    parts.append(inline(_legend(found)))
-    parts += [f"- left out: {inline(text)}" for text in skipped]
-    return "\n\n".join(part for part in parts if part) + "\n"
+        block = [f"#### {title}", where_labels(trend.newest.cell, names)]
+        block.append(table(["", "newest", MEDIAN, "trend", "range"], body))
+        block.append("\n".join(f"- {inline(note)}" for note in _notes(trend)))
+        whole = "\n\n".join(part for part in block if part)
+        parts.append(Part(("", f"- {title}", whole, f"{whole}\n\n{_runs_folded(trend)}"), (1, 2, 3)))
+    parts += [optional(f"- left out: {inline(text)}", 1) for text in skipped]
+    return fit(parts, limit, "**Cut to fit a comment of GitHub's.** `pdrig report RUN --history` has all of it.")
 
 
 def _fields(trend: Trend) -> list[list[str]]:
@@ -210,22 +211,24 @@ def _notes(trend: Trend) -> list[str]:
     return notes
 
 
-def _runs_table(trend: Trend) -> str:
+def _runs_folded(trend: Trend) -> str:
     body = []
     for point in reversed(trend.points[-SHOWN:]):
         counts = point.state in MEASURED
         accuracy = rows.accuracy_text(point.cell) if counts else MISSING
         values = [figure.of(point.cell) if counts else None for figure in FIGURES[1:]]
         body.append([code(point.run_id), verdict_mark(point.cell), inline(accuracy), *(number(v) for v in values)])
-    return table(["run", "verdict", "accuracy", *(figure.title for figure in FIGURES[1:])], body)
+    titles = ["run", "verdict", "accuracy", *(figure.title for figure in FIGURES[1:])]
+    return folded(f"Runs of {trend.newest.cell.cell_id}", table(titles, body))
 
 
 def _about(runs: Sequence[RunResult]) -> str:
     if not runs:
         return "No stored run."
-    many = "1 stored run" if len(runs) == 1 else f"{len(runs)} stored runs"
+    if len(runs) == 1:
+        return f"1 stored run, {runs[0].info.run_id}: a trend takes more."
     shown = f"; the last {SHOWN} of a cell are drawn" if len(runs) > SHOWN else ""
-    return f"{many}, {runs[0].info.run_id} to {runs[-1].info.run_id}, the newest at the right{shown}."
+    return f"{len(runs)} stored runs, {runs[0].info.run_id} to {runs[-1].info.run_id}, the newest at the right{shown}."
 
 
 def _absent(trend: Trend, runs: Sequence[RunResult]) -> str:

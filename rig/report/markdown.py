@@ -12,17 +12,12 @@ from collections.abc import Mapping, Sequence
 from rig.explain import explain
 from rig.records import CellResult, RunResult
 from rig.report import markdown_figures as figures
-from rig.report.markdown_fit import Part, fit, fixed, optional
+from rig.report.markdown_fit import LIMIT, Part, fit, fixed, optional
 from rig.report.markdown_grid import legend, overviews, repetitions, varying
 from rig.report.markdown_red import LOOK_AT, LogTail, Shown, entry, to_look_at
 from rig.report.markdown_text import MARKS, code, inline, shortened
 from rig.report.reproduce import kept_options
 from rig.verdict import state_name, sweep_summary
-
-GITHUB_LIMIT = 65_536
-"""Characters of a comment's body (GitHub's API refuses more: "Body is too long (maximum is 65536 characters)")."""
-LIMIT = GITHUB_LIMIT - 536
-"""What a report takes of it: who puts it into a comment may add a line of his own."""
 
 MOST_NAMED = 6
 """So many cells of a state are named in the first line."""

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+GITHUB_LIMIT = 65_536
+"""Characters of a comment's body (GitHub's API refuses more: "Body is too long (maximum is 65536 characters)")."""
+LIMIT = GITHUB_LIMIT - 536
+"""What a report takes of it: who puts it into a comment may add a line of his own."""
+
 BETWEEN = "\n\n"
 
 

@@ -35,7 +35,8 @@ _LEADING = re.compile(r"[-+=#]|\d{1,9}(?=[.)])")
 _BLANK = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
 _TURNS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Characters that turn the direction of writing: text after them is not where it seems to be."""
-_NOT_SHOWN = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_NOT_SHOWN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MENTION = re.compile(r"@|#(?=\w)|\b(?i:gh)-(?=\d)")
 
 
@@ -102,7 +103,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def _sound(text: str) -> str:
-    return _TURNS.sub("", text).encode("utf-8", "replace").decode("utf-8")
+    return _TURNS.sub("", _COLOR.sub("", text)).encode("utf-8", "replace").decode("utf-8")
 
 
 def _shown(sign: str) -> str:

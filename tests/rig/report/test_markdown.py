@@ -27,8 +27,9 @@ from rig.records import (
     TaskInfo,
     Verdict,
 )
-from rig.report.markdown import GITHUB_LIMIT, LIMIT, format_markdown, headline
+from rig.report.markdown import format_markdown, headline
 from rig.report.markdown_figures import formulas
+from rig.report.markdown_fit import GITHUB_LIMIT, LIMIT
 from rig.report.markdown_red import LogTail, decisive
 from rig.report.reproduce import reproduce
 from rig.segments import segment_text
