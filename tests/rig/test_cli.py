@@ -7,11 +7,13 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rig.cli import main
+from rig.store import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 SIM = ROOT / "configs" / "sim.yaml"
@@ -186,3 +188,20 @@ def test_a_full_disk_behind_the_output_is_one_line() -> None:
         )
     assert done.returncode not in (0, 1)
     assert "Traceback" not in done.stderr
+
+
+def test_the_trend_over_stored_runs(
+    tmp_path: Path, store_run: Callable[..., RunFolder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (store_run(name, {"pd": {"n": 3}}).path for name in ("r1", "r2"))
+    code, out, _ = run(capsys, "report", str(one), "--history")
+    assert code == 0
+    assert out.startswith("2 stored runs, r1 to r2,")
+    target = tmp_path / "trend.md"
+    assert run(capsys, "report", str(one), str(other), "--history", "--format", "md", "--out", str(target))[0] == 0
+    assert target.read_text().startswith("### Trend\n")
+    code, _, err = run(capsys, "report", str(one), str(other))
+    assert (code, one_line(err)) == (2, "pdrig: several runs: give one, or --history for the trend over all of them")
+    code, _, err = run(capsys, "report", str(one), "--history", "--format", "junit")
+    assert code == 2
+    assert "--format table" in one_line(err)
