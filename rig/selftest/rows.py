@@ -19,7 +19,7 @@ FIXED_TOLERANCE = 0.05
 class Row:
     """One case. `struck` counts the questions that the engine says it damaged, `struck_lost` those of them lost.
 
-    `gate` is what a fixed tolerance of 5 points would have said of the same answers.
+    `gate` is what a fixed tolerance of 5 points would have said of the same answers, those without a word being wrong.
     """
 
     case: str
@@ -70,10 +70,18 @@ def row_of(
         first=first_evidence(result, base, pairs, canaries, noise)
         if verdict and verdict.state == "regression"
         else None,
-        gate=None if change is None else change < -FIXED_TOLERANCE,
+        gate=_fixed_gate(pairs),
         as_expected=case.as_expected(verdict.state if verdict else None, alarms),
         why=verdict.reasons[0].text if verdict and verdict.reasons else result.failure or "",
     )
+
+
+def _fixed_gate(pairs: Sequence[Pair]) -> bool | None:
+    """Whether the share of right answers fell by more than the tolerance; None where nothing was asked."""
+    if not pairs:
+        return None
+    here, there = (sum(o == "correct" for o in side) for side in zip(*((p.outcome, p.baseline_outcome) for p in pairs)))
+    return here / len(pairs) < there / len(pairs) - FIXED_TOLERANCE
 
 
 def alarming(result: CellResult) -> tuple[Channel, ...]:
