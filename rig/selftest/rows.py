@@ -80,8 +80,9 @@ def _fixed_gate(pairs: Sequence[Pair]) -> bool | None:
     """Whether the share of right answers fell by more than the tolerance; None where nothing was asked."""
     if not pairs:
         return None
-    here, there = (sum(o == "correct" for o in side) for side in zip(*((p.outcome, p.baseline_outcome) for p in pairs)))
-    return here / len(pairs) < there / len(pairs) - FIXED_TOLERANCE
+    here = sum(p.outcome == "correct" for p in pairs)
+    there = sum(p.baseline_outcome == "correct" for p in pairs)
+    return here < there - FIXED_TOLERANCE * len(pairs)
 
 
 def alarming(result: CellResult) -> tuple[Channel, ...]:
