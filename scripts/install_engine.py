@@ -78,7 +78,8 @@ def is_ready(venv: Path, want: dict[str, object]) -> bool:
         found = json.loads((venv / MARKER).read_text())
     except (OSError, ValueError):
         return False
-    return all(found.get(name) == value for name, value in want.items()) and (venv / "bin" / "vllm").exists()
+    same = isinstance(found, dict) and all(found.get(name) == value for name, value in want.items())
+    return same and (venv / "bin" / "vllm").exists()
 
 
 def pip(python: Path, *args: str) -> None:
