@@ -21,13 +21,13 @@ from pathlib import Path
 
 from compare_builds import Tee, latest
 
-from rig.cli import cli
 from rig.cli import main as pdrig
 from rig.errors import RunError
 from rig.reporting import append_step_summary, format_report
 from rig.store import RunFolder, write_text
 
-TREND = "trend.html"
+NIGHTS = 30
+"""As many as a trend draws."""
 
 
 def own(*args: str) -> subprocess.CompletedProcess[str]:
@@ -63,21 +63,20 @@ def compared(run: Path, folder: Path) -> tuple[str, int]:
     return text, 1 if 1 in codes else RunError.exit_code if codes - {0} else 0
 
 
-def trend(state: Path, run: Path, out: Path) -> str:
-    """Draw the trend over the stored runs, where this version of pdrig does; what to say of it."""
-    if not any("--history" in option.opts for option in cli.commands["report"].params):
-        return ""
-    done = own("report", str(run), "--history", str(state), "--out", str(out / TREND))
-    return f"Trend: `{TREND}`" if done.returncode == 0 else f"No trend: {done.stderr.strip()}"
+def trend(state: Path) -> str:
+    """The trend of each cell over the stored nights, as Markdown;"""
+    nights = sorted((path.parent for path in state.glob("*/*/run.json")), key=lambda run: run.name)
+    done = own("report", *map(str, nights[-NIGHTS:]), "--history", "--format", "md")
+    return done.stdout if done.returncode == 0 else f"No trend: {done.stderr.strip().removeprefix('pdrig: ')}"
 
 
-def report(run: Path | None, code: int, said: str, args: argparse.Namespace, out: Path) -> tuple[str, int]:
+def report(run: Path | None, code: int, said: str, args: argparse.Namespace) -> tuple[str, int]:
     """The night in Markdown, and the exit status of all of it."""
     if run is None:
         last = said.strip().splitlines()[-1:] or ["nothing was said; see the job's log"]
         return f"**The nightly sweep did not run** (exit {code}).\n\n```\n{last[0]}\n```\n", code
     against, worst = compared(run, args.baselines)
-    more = "\n\n".join(part for part in (against, trend(args.state, run, out)) if part) + "\n"
+    more = f"{against.rstrip()}\n\n{trend(args.state).rstrip()}\n"
     append_step_summary(f"\n{more}", os.environ)
     codes = (code, worst)
     return f"{format_report(RunFolder.open(run), 'md')}\n{more}", 1 if 1 in codes else code or worst
@@ -100,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
     out = args.state / args.key
     with redirect_stderr(Tee(sys.stderr)) as errors:
         run, code = sweep(args, out, errors)
-    text, code = report(run, code, errors.getvalue(), args, out)
+    text, code = report(run, code, errors.getvalue(), args)
     write_text(out / "nightly.md", text)
     return code
 

@@ -139,5 +139,6 @@ def test_the_night_goes_on_where_it_was_and_is_held_against_stored_baselines(tmp
     (rig / "configs" / "case.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
     code, text = night("night-2")
     assert code == 1, text
-    assert text.startswith("**Worse than the baseline")
+    assert text.splitlines()[0].startswith("**")
+    assert "2 stored runs" in text, "the trend"
     assert "canaries came back with the code of another request" in text
