@@ -76,11 +76,13 @@ def sweep(
     """Run every cell of CONFIG and judge it against its baseline."""
     from rig import resuming
     from rig import run as runs
+    from rig.deploy import enter_allocation
     from rig.progress import Display
     from rig.reporting import write_reports
     from rig.verdict import exit_code
 
     planned = planned_sweep(config, cell_glob=cell_glob, limit=limit)
+    enter_allocation(planned)
     tasks = runs.load_tasks(planned, data)
     earlier = resuming.reopen(resume, runs.resolved(planned)) if resume else None
     ended = resuming.clear(planned, earlier) if earlier else ()

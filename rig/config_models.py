@@ -52,9 +52,13 @@ class EngineConfig(Strict):
 
 
 class HostConfig(Strict):
-    """Another machine: the address where its servers are reached, and how many GPUs it has."""
+    """Another machine: the address where its servers are reached, and how many GPUs it has.
+
+    `node` is what Slurm or ssh calls it (None: as `address`). `{node0}` is the first node of a Slurm allocation.
+    """
 
     address: str = Field(min_length=1)
+    node: str | None = Field(default=None, min_length=1)
     gpus: Annotated[int, Field(ge=0)] = 0
 
 
@@ -232,6 +236,19 @@ class AttachConfig(Strict):
     monolithic: AttachedConfig | None = None
 
 
+class SlurmConfig(Strict):
+    """`srun` and `allocate` (salloc's) are further options; without `allocate` the rig is started in an allocation."""
+
+    allocate: list[str] = []
+    srun: list[str] = []
+    python: str = Field(default="python3", min_length=1)
+
+
+class SshConfig(Strict):
+    options: list[str] = []
+    python: str = Field(default="python3", min_length=1)
+
+
 class SweepFile(Strict):
     """The whole file. `cell`, `matrix` and `include` are checked once they are put together, cell by cell.
 
@@ -258,12 +275,17 @@ class SweepFile(Strict):
     seed: Annotated[int, Field(ge=0)] = 0
     expect: list[ExpectConfig] = []
     limits: LimitsConfig = LimitsConfig()
-    launcher: Literal["local", "attach"] = "local"
+    launcher: Literal["local", "attach", "slurm", "ssh"] = "local"
     attach: AttachConfig | None = None
+    slurm: SlurmConfig | None = None
+    ssh: SshConfig | None = None
     reference: list[JsonObject] = []
 
     @model_validator(mode="after")
     def _attach_both_ways(self) -> SweepFile:
         if (self.launcher == "attach") != (self.attach is not None):
             raise problem("`launcher: attach` and the servers under `attach` belong together; give both or neither")
+        for name in ("slurm", "ssh"):
+            if getattr(self, name) is not None and self.launcher != name:
+                raise problem(f"`{name}` is for `launcher: {name}`; set that, or drop `{name}`")
         return self

@@ -14,6 +14,7 @@ from rig.plan_args import compact_json
 from rig.plan_attach import attached_monolithic, attached_pd
 from rig.plan_axes import check_axes
 from rig.plan_baselines import attached_labels, find_cell, plan_monolithic
+from rig.plan_hosts import remote_plan, where_to_start
 from rig.plan_labels import (
     PASS,
     Labels,
@@ -115,7 +116,7 @@ class _Planner:
             if entry.deployment.id not in deployments:
                 servers = assign_gpus(self.config, entry.drafts, available, most)
                 deployments[entry.deployment.id] = replace(entry.deployment, servers=servers)
-                self.note_remote(deployments[entry.deployment.id])
+                self.notes += where_to_start(deployments[entry.deployment.id])
         if limit is not None:
             self.notes.append(f"--limit {limit}: every cell asks at most {limit} questions")
         if any(entry.before for entry in chosen.values()):
@@ -185,6 +186,7 @@ class _Planner:
             model=model.served_name or cell.settings.model,
             connector=cell.settings.kv_transfer_config.kv_connector,
             limits=self.limits,
+            remote=remote_plan(self.config.sweep),
             kv_transfer={
                 **cell.settings.kv_transfer_config.model_dump(),
                 **cell.settings.prefill.kv_transfer_config,
@@ -246,6 +248,7 @@ class _Planner:
         assert wanted is not None
         model = entry.deployment.model
         deployment = DeploymentPlan("", "monolithic", self.config.sweep.launcher, model, None, limits=self.limits)
+        deployment = replace(deployment, remote=remote_plan(self.config.sweep))
         if attach is None:
             made = plan_monolithic(self.config, entry.cell, self.machine, wanted, entry.labels, self.extras)
             return _Entry("monolithic", entry.cell, made.labels, deployment, [made.draft])
@@ -350,7 +353,7 @@ class _Planner:
             continues=entry.before is not None,
             noise_floor=sweep.noise_floor if is_baseline and alone else 0,
             early_stop=bool(entry.baselines) and not is_baseline and alone and sweep.early_stop,
-            rerun=bool(entry.baselines) and entry.xfail is None and alone and sweep.rerun and sweep.launcher == "local",
+            rerun=bool(entry.baselines and alone and sweep.rerun) and not entry.xfail and sweep.launcher != "attach",
             seed=sweep.seed,
         )
 

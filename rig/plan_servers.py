@@ -101,7 +101,8 @@ def draft_server(config: Config, cell: Cell, machine: Machine, needs: ServerNeed
     except ValueError as error:
         name, _, rest = str(error).partition(": ")
         raise config.error(cell.at((section, "args", name)), rest) from None
-    host = None if needs.host is None else config.sweep.hosts[needs.host].address
+    there = None if needs.host is None else config.sweep.hosts[needs.host]
+    host = None if there is None else there.address
     here = host or machine.hostname
     listen = (needs.listen or ("127.0.0.1" if host is None else "0.0.0.0")).replace("{hostname}", here)
     if host is not None and listen in ("127.0.0.1", "localhost", "::1"):
@@ -139,6 +140,7 @@ def draft_server(config: Config, cell: Cell, machine: Machine, needs: ServerNeed
         side_channel_ports=side_ports,
         tp=needs.tp,
         host=host,
+        node=None if there is None else there.node,
     )
     ranks = needs.tp * stages * local_dp * context
     return Draft(server, ranks if engine.device == "gpu" else 0, port_key, side_key, tp_key)

@@ -128,5 +128,5 @@ def _where(server: ServerPlan) -> str:
         first, last = server.side_channel_ports[0], server.side_channel_ports[-1]
         parts.append(f"side channel {first}" if first == last else f"side channels {first} to {last}")
     if server.host is not None:
-        parts.append(f"to be started on {server.host}")
+        parts.append(f"on {server.node or server.host}")
     return ", ".join(parts)

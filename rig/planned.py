@@ -27,7 +27,8 @@ class Limits:
 class ServerPlan:
     """One `vllm serve` process: `argv` is its exact command, `env` what is set on top of the rig's own.
 
-    `name` is the role and a number (`prefill-0`), `host` the machine it runs on (None: this one),
+    `name` is the role and a number (`prefill-0`), `host` the machine it runs on (None: this one) and `node` what Slurm
+    or ssh calls that (None: as `host`),
     `url` where requests reach it. `side_channel_ports` are those that NIXL's handshake binds.
     """
 
@@ -42,6 +43,7 @@ class ServerPlan:
     gpus: tuple[str, ...] = ()
     tp: int = 1
     host: str | None = None
+    node: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,15 @@ class AttachedServer:
 
 
 @dataclass(frozen=True)
+class RemotePlan:
+    """How servers get to other machines: options of srun or ssh, of salloc, and the Python that runs there."""
+
+    options: tuple[str, ...] = ()
+    allocate: tuple[str, ...] = ()
+    python: str = "python3"
+
+
+@dataclass(frozen=True)
 class DeploymentPlan:
     """The processes that a cell needs. `servers` is empty where `attached` is not, and the other way round.
 
@@ -74,7 +85,7 @@ class DeploymentPlan:
 
     id: str
     kind: Literal["pd", "monolithic"]
-    launcher: Literal["local", "attach"]
+    launcher: Literal["local", "attach", "slurm", "ssh"]
     model: str
     connector: str | None
     servers: tuple[ServerPlan, ...] = ()
@@ -82,6 +93,7 @@ class DeploymentPlan:
     proxy: ProxyPlan | None = None
     limits: Limits = field(default_factory=Limits)
     kv_transfer: dict[str, Any] = field(default_factory=dict)
+    remote: RemotePlan = RemotePlan()
 
 
 @dataclass(frozen=True)

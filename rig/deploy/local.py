@@ -6,27 +6,17 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from rig.deploy import gpu, ports, ready
 from rig.deploy.deployment import Deployment, Running
 from rig.deploy.events import OnEvent
+from rig.deploy.node import server_env
 from rig.deploy.process import GuardedProcess
 from rig.deploy.startup import PROXY, Startup, refuse_stranger, side_by_side
 from rig.errors import EngineNotFound, NotUsable, StartTimeout, UsageError
 from rig.planned import DeploymentPlan, ServerPlan
-
-# What belongs to the rig's own Python and would mislead the engine's.
-RIG_ONLY_ENV = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "__PYVENV_LAUNCHER__")
-
-
-def server_env(argv: Sequence[str], env: Mapping[str, str], base: Mapping[str, str]) -> dict[str, str]:
-    """The rig's environment `base` without what is the rig's alone, the engine's programs first, plus `env`."""
-    merged = {name: value for name, value in base.items() if name not in RIG_ONLY_ENV}
-    if os.sep in argv[0]:
-        merged["PATH"] = os.pathsep.join(filter(None, (str(Path(argv[0]).absolute().parent), merged.get("PATH"))))
-    return {**merged, **env}
 
 
 def require_command(name: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
@@ -42,7 +32,18 @@ def require_startable(plan: DeploymentPlan) -> None:
     """Raises UsageError, EngineNotFound or PortLost if the plan cannot be started here and now."""
     for server in plan.servers:
         if server.host is not None:
-            raise UsageError(f"{server.name} is planned for {server.host}: start it there and use launcher: attach")
+            raise UsageError(
+                f"{server.name} is planned for {server.host}: use launcher: slurm or ssh, or start it there and use"
+                " launcher: attach"
+            )
+    require_here(plan)
+
+
+def require_here(plan: DeploymentPlan) -> None:
+    """Raises EngineNotFound or PortLost if what the plan has for this machine cannot be started now."""
+    for server in plan.servers:
+        if server.host is not None:
+            continue
         require_command(server.name, server.argv, server_env(server.argv, server.env, os.environ))
         for port in (server.port, *server.side_channel_ports):
             ports.require_free(port, server.name)
@@ -54,14 +55,28 @@ def require_startable(plan: DeploymentPlan) -> None:
 async def launch(plan: DeploymentPlan, folder: Path, on_event: OnEvent) -> Deployment:
     """Starts a local deployment; errors as for `rig.deploy.launch`."""
     require_startable(plan)
+    return await bring_up(plan, folder, on_event, start)
+
+
+async def start(startup: Startup, server: ServerPlan) -> GuardedProcess:
+    """Starts one server as a process of this machine."""
+    return await startup.guarded(
+        server.name, server.argv, server_env(server.argv, server.env, os.environ), has_engine=True
+    )
+
+
+async def bring_up(
+    plan: DeploymentPlan,
+    folder: Path,
+    on_event: OnEvent,
+    start: Callable[[Startup, ServerPlan], Awaitable[GuardedProcess]],
+) -> Deployment:
+    """Starts each server by `start`, waits for them side by side, then the proxy; errors as for `rig.deploy.launch`."""
     startup = Startup(plan, folder, on_event)
 
     async def servers() -> tuple[Running, ...]:
-        startup.memory = await gpu.used_mib([gpu_id for server in plan.servers for gpu_id in server.gpus])
-        processes = []
-        for server in plan.servers:
-            env = server_env(server.argv, server.env, os.environ)
-            processes.append(await startup.guarded(server.name, server.argv, env, has_engine=True))
+        startup.memory = await gpu.used_mib([i for server in plan.servers if server.host is None for i in server.gpus])
+        processes = [await start(startup, server) for server in plan.servers]
         work = [_up(startup, server, process) for server, process in zip(plan.servers, processes, strict=True)]
         return await startup.until_failed(side_by_side(work))
 
@@ -84,7 +99,8 @@ async def _up(startup: Startup, plan: ServerPlan, process: GuardedProcess) -> Ru
                 line,
             ) from None
         process.catch_up()
-        refuse_stranger(process, plan.port)
+        if plan.host is None:
+            refuse_stranger(process, plan.port)
         startup.say(plan.name, "checking", "a completion, its tokens and logprobs")
         try:
             async with asyncio.timeout(limits.check_s):

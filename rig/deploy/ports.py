@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import socket
-
 import psutil
 
 from rig.deploy.guard import stat_of
+from rig.deploy.node import is_bound as is_bound
 from rig.errors import PortLost
 
 
@@ -31,17 +29,6 @@ def describe(process: psutil.Process) -> str:
     stat = stat_of(process.pid)
     name = " ".join(words) or (stat.name if stat else "")
     return f"pid {process.pid} ({name[:100]})" if name else f"pid {process.pid}"
-
-
-def is_bound(port: int) -> bool:
-    """Whether a server on any address of this machine would find the port taken."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
-    return False
 
 
 def require_free(port: int, server: str) -> None:

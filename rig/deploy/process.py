@@ -21,8 +21,8 @@ TREE_POLL_S = 1.0
 # A log is quiet, so the story of a failure is complete, after this long; waited for at most QUIET_LIMIT_S.
 QUIET_S = 0.5
 QUIET_LIMIT_S = 3.0
-# Beyond the grace the guard needs its own time: KILL_WAIT_S and the reaping.
-GUARD_MARGIN_S = guard.KILL_WAIT_S + 5
+# Beyond the grace the guard needs its own time: ORPHAN_GRACE_S where it relays, KILL_WAIT_S and the reaping.
+GUARD_MARGIN_S = guard.ORPHAN_GRACE_S + guard.KILL_WAIT_S + 5
 # vLLM names its processes so (setproctitle): VLLM::EngineCore, VLLM::Worker_TP0.
 ENGINE_NAME = "VLLM::"
 
@@ -66,15 +66,19 @@ class GuardedProcess:
         self._launched = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Starts the command under its guard; returns when its pid is known, or the guard has ended."""
+    async def start(self, argv: Sequence[str], env: Mapping[str, str], relay: bool = False) -> None:
+        """Starts the command under its guard; returns when its pid is known, or the guard has ended.
+
+        With `relay` the command's input is what `send` gives it, and signs of life.
+        """
         self.log.parent.mkdir(parents=True, exist_ok=True)
         reader = asyncio.StreamReader()
         read_end, write_end = os.pipe()
         self._status, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
         )
-        options = ("--grace", str(self._grace_s), "--status-fd", str(write_end))
+        options = ["--grace", str(self._grace_s), "--status-fd", str(write_end)]
+        options += ["--relay", "1"] if relay else []
         with self.log.open("ab") as output:
             try:
                 self._process = await asyncio.create_subprocess_exec(
@@ -96,6 +100,11 @@ class GuardedProcess:
         self.guard_pid = self._process.pid
         self._tasks = [asyncio.create_task(self._follow_status(reader)), asyncio.create_task(self._follow_log())]
         await self._launched.wait()
+
+    def send(self, data: bytes) -> None:
+        """Gives the command, which was started to relay, something to read."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(data)
 
     def tree(self) -> list[guard.Stat]:
         """The guard and all living descendants."""
@@ -143,7 +152,7 @@ class GuardedProcess:
                 self._launched.set()
             elif word == "exit":
                 self._code = int(rest)
-                self._fail(_exit_text(self._code))
+                self._fail(self._ending(self._code))
             elif word == "left":
                 self._left.append(rest)
         self._launched.set()
@@ -182,6 +191,10 @@ class GuardedProcess:
             await asyncio.sleep(LOG_POLL_S / 5)
             if self._read():
                 quiet_since = time.monotonic()
+
+    def _ending(self, code: int) -> str:
+        """What the command's end means."""
+        return exit_text(code)
 
     def _fail(self, what: str) -> None:
         if not self._stopping and not self.failed.done():
@@ -227,7 +240,8 @@ class GuardedProcess:
         return [f"pid {stat.pid} ({stat.name})" for stat in left]
 
 
-def _exit_text(code: int) -> str:
+def exit_text(code: int) -> str:
+    """`ended with exit code 1`, `was ended by SIGKILL`; a negative code is a signal's number."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

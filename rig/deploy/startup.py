@@ -58,11 +58,16 @@ class Startup:
     async def guarded(self, name: str, argv: tuple[str, ...], env: dict[str, str], has_engine: bool) -> GuardedProcess:
         """Starts a process under its guard and notes its pids."""
         process = GuardedProcess(name, self.log(name), self.plan.limits.stop_s, self.on_event, has_engine)
+        await self.begin(process, process.start(argv, env), f"log: {process.log}")
+        return process
+
+    async def begin(self, process: GuardedProcess, start: Coroutine[Any, Any, None], text: str) -> None:
+        """Lets a process join, awaits its start and notes its pids."""
         self.join(process)
-        self.on_event(Event(name, "starting", f"log: {process.log}"))
-        await process.start(argv, env)
+        self.on_event(Event(process.name, "starting", text))
+        await start
         self.record.process(
-            name,
+            process.name,
             log=str(process.log),
             started_unix=process.started_unix,
             ready_unix=None,
@@ -70,7 +75,6 @@ class Startup:
             guard=identity(process.guard_pid),
             process=identity(process.pid),
         )
-        return process
 
     async def until_failed(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, unless a member fails first: then the error that this means at its stage."""
@@ -169,7 +173,9 @@ class Startup:
     def _ports(self, name: str) -> tuple[int, ...]:
         if name == PROXY:
             return (self.plan.proxy.port,) if self.plan.proxy else ()
-        return next(((s.port, *s.side_channel_ports) for s in self.plan.servers if s.name == name), ())
+        return next(
+            ((s.port, *s.side_channel_ports) for s in self.plan.servers if s.name == name and s.host is None), ()
+        )
 
 
 async def side_by_side(work: Sequence[Coroutine[Any, Any, T]]) -> tuple[T, ...]:

@@ -200,7 +200,8 @@ ADDED_REFUSED = [
     ),
     ("gates: {alpha: 1}", "gates.alpha: expected a number above 0 and below 1, got 1 (line 16)"),
     ("limits: {start_s: 0}", "limits.start_s: expected a number above 0, got 0 (line 16)"),
-    ("launcher: slurm", "launcher: expected 'local' or 'attach', got \"slurm\" (line 16)"),
+    ("launcher: pbs", "launcher: expected 'local', 'attach', 'slurm' or 'ssh', got \"pbs\" (line 16)"),
+    ("slurm: {allocate: [-N2]}", "`slurm` is for `launcher: slurm`; set that, or drop `slurm`"),
     ("launcher: attach", "`launcher: attach` and the servers under `attach` belong together; give both or neither"),
     (
         "launcher: attach\nattach: {prefill: [{url: host}], decode: [{url: 'http://h:1'}]}",

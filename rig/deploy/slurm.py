@@ -1,0 +1,194 @@
+"""`launcher: slurm`: each server a step of one allocation, on its own node; the proxy and the questions stay here.
+
+The allocation is the one that the rig was started in (`salloc`, `sbatch`), or one that it asks for with the sweep's own
+options by starting itself anew under `salloc`. Options and variables: srun(1), salloc(1), scontrol(1) of Slurm 22.05.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rig.deploy import local, remote
+from rig.deploy.deployment import Deployment
+from rig.deploy.events import OnEvent
+from rig.errors import DeployError, UsageError
+from rig.planned import DeploymentPlan, ServerPlan, SweepPlan
+
+PROGRAMS = ("srun", "scontrol", "squeue", "scancel")
+# How long Slurm may take to answer, and to end a step that it was told to end (its own KillWait is 30 s by default).
+ANSWER_S = 30.0
+CANCEL_S = 60.0
+POLL_S = 0.5
+# What salloc and sbatch set would else count as options of every srun.
+KEPT_ENV = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTERS")
+_PLACE = re.compile(r"\{node(\d+)\}")
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A job that this process runs in: its id, its nodes by name and in Slurm's order."""
+
+    job: str
+    nodes: tuple[str, ...]
+
+
+def allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
+    """The job that the rig was started in. Raises UsageError where there is none, or Slurm's programs are missing."""
+    if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
+        raise UsageError(f"launcher: slurm needs {', '.join(missing)} on PATH; run where Slurm's programs are")
+    job, listed = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
+    if not job or not listed:
+        raise UsageError(
+            "no Slurm allocation: start within salloc or sbatch, or give `slurm.allocate` salloc's options"
+        )
+    done = subprocess.run(
+        ["scontrol", "show", "hostnames", listed], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    if done.returncode or not done.stdout.split():
+        raise UsageError(f"scontrol show hostnames {listed} failed: {' '.join(done.stderr.split())}")
+    return Allocation(job, tuple(done.stdout.split()))
+
+
+def placed(plan: DeploymentPlan, nodes: Sequence[str]) -> DeploymentPlan:
+    """The plan with `{node0}`, `{node1}` ... replaced by the allocation's nodes. Raises UsageError for one too many."""
+
+    def put(text: str) -> str:
+        return _PLACE.sub(lambda match: name(int(match[1])), text)
+
+    def name(number: int) -> str:
+        if number >= len(nodes):
+            raise UsageError(f"{{node{number}}} is wanted, and the allocation has {len(nodes)} nodes; ask for more")
+        return nodes[number]
+
+    servers = tuple(
+        replace(
+            server,
+            argv=tuple(map(put, server.argv)),
+            env={key: put(value) for key, value in server.env.items()},
+            url=put(server.url),
+            host=put(server.host) if server.host is not None else None,
+            node=put(server.node) if server.node is not None else None,
+        )
+        for server in plan.servers
+    )
+    proxy = plan.proxy and replace(plan.proxy, argv=tuple(map(put, plan.proxy.argv)))
+    return replace(plan, servers=servers, proxy=proxy)
+
+
+def require_startable(plan: DeploymentPlan) -> None:
+    """Raises UsageError, EngineNotFound or PortLost if the plan cannot be started in this allocation."""
+    found = allocation()
+    for server in placed(plan, found.nodes).servers:
+        if server.host is not None and remote.machine(server) not in found.nodes:
+            raise UsageError(
+                f"{server.name} is planned for {remote.machine(server)}, which is none of the nodes of job {found.job}"
+                f" ({', '.join(found.nodes)}); ask for it with --nodelist, or say {{node0}} under `hosts`"
+            )
+    local.require_here(plan)
+
+
+@dataclass(frozen=True)
+class Srun:
+    """Steps of a job. `options` are srun's, after those that are always given."""
+
+    job: str
+    python: str
+    options: tuple[str, ...]
+    by: str = "srun"
+
+    def command(self, server: ServerPlan, mark: str) -> tuple[str, ...]:
+        """A step with all of the job's share of the node, side by side with others there, not bound to a core."""
+        return (
+            *("srun", f"--jobid={self.job}", f"--nodelist={remote.machine(server)}", "--nodes=1", "--ntasks=1"),
+            *("--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--export=ALL", f"--job-name={mark}"),
+            *(*self.options, self.python, "-I", "-S", "-c", remote.BOOT),
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The rig's, which srun exports to the step."""
+        return {k: v for k, v in remote.here().items() if not k.startswith("SLURM_") or k in KEPT_ENV}
+
+    def inherited(self) -> dict[str, str]:
+        return {}
+
+    async def left(self, process: remote.RemoteProcess) -> str | None:
+        """Cancels the process's own step, if Slurm still has it, and waits until it is gone."""
+        where = remote.machine(process.server)
+        deadline = time.monotonic() + CANCEL_S
+        try:
+            while steps := await self._steps(process.mark):
+                if time.monotonic() >= deadline:
+                    return f"step {', '.join(steps)} on {where}, which Slurm could not end; scancel it"
+                for step in steps:
+                    await _answer("scancel", step)
+                await asyncio.sleep(POLL_S)
+        except DeployError as error:
+            return f"not known whether it ended on {where}: {error}"
+        return None
+
+    async def _steps(self, mark: str) -> list[str]:
+        try:
+            lines = await _answer("squeue", "--noheader", "--steps", f"--jobs={self.job}", "--format=%i %j")
+        except DeployError as error:
+            # The job is over, and its steps with it.
+            if "Invalid job id" in str(error):
+                return []
+            raise
+        return [step for step, _, name in (line.strip().partition(" ") for line in lines.splitlines()) if name == mark]
+
+
+async def _answer(*command: str) -> str:
+    """What one of Slurm's programs says. Raises DeployError if it fails or takes too long."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), ANSWER_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise DeployError(f"{command[0]} did not answer within {ANSWER_S:g} s") from None
+    if process.returncode:
+        raise DeployError(f"{command[0]}: {' '.join(err.decode(errors='replace').split())}")
+    return out.decode(errors="replace")
+
+
+async def launch(plan: DeploymentPlan, folder: Path, on_event: OnEvent) -> Deployment:
+    """Starts the servers as steps; errors as for `rig.deploy.launch`."""
+    require_startable(plan)
+    found = allocation()
+    carrier = Srun(found.job, plan.remote.python, plan.remote.options)
+    return await remote.launch(placed(plan, found.nodes), folder, on_event, carrier)
+
+
+def salloc_command(plan: SweepPlan, argv: Sequence[str], environ: Mapping[str, str]) -> list[str] | None:
+    """The command that starts this program anew in an allocation; None where none is wanted, or one is there already.
+
+    The allocation ends with the program. It outlives the loss of a node, which then fails the cells that need it.
+    """
+    wanted = next((d.remote.allocate for d in plan.deployments if d.launcher == "slurm" and d.remote.allocate), None)
+    if wanted is None or environ.get("SLURM_JOB_ID"):
+        return None
+    return ["salloc", "--no-kill", *wanted, sys.executable, "-m", "rig", *argv]
+
+
+def enter_allocation(plan: SweepPlan) -> None:
+    """Becomes this program in an allocation, if the sweep asks for one. Raises UsageError without salloc."""
+    command = salloc_command(plan, sys.argv[1:], os.environ)
+    if command is None:
+        return
+    if shutil.which(command[0]) is None:
+        raise UsageError("`slurm.allocate` needs salloc on PATH; run where Slurm's programs are")
+    os.execvp(command[0], command)
