@@ -101,7 +101,7 @@ def trends(runs: Sequence[RunResult]) -> list[Trend]:
     for run in runs:
         seen = set()
         for cell in run.cells:
-            key = json.dumps([cell.kind, cell.labels], sort_keys=True)
+            key = _key(cell)
             if cell.rerun_of is None and key not in seen:
                 seen.add(key)
                 found.setdefault(key, []).append(Point(run.info.run_id, run.info.started, cell))
@@ -239,6 +239,12 @@ def _legend(found: Sequence[Trend]) -> str:
     states = {p.state for trend in found for p in trend.points[-SHOWN:]}
     told = [f"{sign} {words(state)}" for state, sign in LETTERS.items() if state in states]
     return f"Verdicts: {', '.join(told)}. {_NOTHING} says nothing." if told else ""
+
+
+def _key(cell: CellResult) -> str:
+    """What a cell is matched by; a label that is absent equals one that is None, as in `rig.matching`."""
+    labels = {name: value for name, value in cell.labels.items() if value is not None}
+    return json.dumps([cell.kind, labels], sort_keys=True)
 
 
 def _same_questions(one: CellResult, other: CellResult) -> bool:

@@ -66,6 +66,14 @@ def test_cells_are_matched_by_their_labels_not_by_their_ids(make_result: Callabl
     assert [[p.cell.cell_id for p in t.points] for t in found] == [["b-0", "b-1"], ["a-0", "a-1"], ["x-0"]]
 
 
+def test_a_label_that_is_absent_equals_one_that_is_none(make_result: Callable[..., CellResult]) -> None:
+    """A sweep that gets one more axis keeps its trend."""
+    runs = [
+        night(i, cell_of(make_result, "pass", 0.9, labels=x)) for i, x in enumerate([{"tp": 1}, {"tp": 1, "x": None}])
+    ]
+    assert [len(t.points) for t in trends(runs)] == [2]
+
+
 def test_a_repetition_of_a_red_cell_is_no_point(make_result: Callable[..., CellResult]) -> None:
     red = cell_of(make_result, "regression", 0.5)
     again = replace(red, cell_id="pd.rerun", labels={**red.labels, "rerun": True}, rerun_of="pd")
