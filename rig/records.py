@@ -100,12 +100,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Canaries:
-    """Canaries of one cell: `wrong` have another answer, `crossed` another canary's code, `error` none at all."""
+    """Canaries of one cell: `wrong` have another answer, `crossed` another canary's code, `error` none at all.
+
+    `lost_by` splits those that are wrong or crossed by `position` of the code in the prompt, `length` of the prompt and
+    `concurrency` at admission: for each part, lost and answered.
+    """
 
     sent: int
     wrong: int
     crossed: int
     error: int = 0
+    lost_by: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -241,6 +246,7 @@ class Repeats:
     """A cell's questions asked several times: `wrong_any` were wrong at least once, `wrong_all` each time.
 
     `flipped` changed between right and not right. Questions with an error in any repeat are left out of all three.
+    `bad` are the samples behind `wrong_any`.
     """
 
     times: int
@@ -248,6 +254,7 @@ class Repeats:
     wrong_any: int
     wrong_all: int
     flipped: int
+    bad: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -363,7 +370,11 @@ class CellResult:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """All that `run.json` holds beside the sweep itself."""
+    """All that `run.json` holds beside the sweep itself.
+
+    `engines` is what each engine's environment holds, by its name in the sweep; `server_env` the variables that were
+    set for each server, by deployment and server, secrets masked.
+    """
 
     run_id: str
     name: str
@@ -377,6 +388,8 @@ class RunInfo:
     host: dict[str, Any]
     git: dict[str, Any] | None
     notes: tuple[str, ...] = ()
+    engines: dict[str, dict[str, Any]] = field(default_factory=dict)
+    server_env: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
     schema: int = SCHEMA
 
 

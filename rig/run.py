@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from evals.errors import EvalError
@@ -24,7 +23,7 @@ from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
 from rig.progress import Display
 from rig.records import CellResult, Reason, RunInfo, RunResult, Verdict
 from rig.resuming import kept_of
-from rig.secrets import masked_yaml
+from rig.secrets import masked, masked_yaml
 from rig.settling import repetition, settled, tests_planned
 from rig.store import RunFolder, write_text
 
@@ -55,6 +54,7 @@ def load_tasks(plan: SweepPlan, data: Path | None) -> dict[str, Task]:
 def begin(plan: SweepPlan, config: Path, parent: Path) -> RunFolder:
     """Make the run's folder and write what is known before anything starts."""
     run = RunFolder.create(parent, plan.name)
+    engines = engines_of(plan)
     info = RunInfo(
         run_id=run.path.name,
         name=plan.name,
@@ -64,13 +64,22 @@ def begin(plan: SweepPlan, config: Path, parent: Path) -> RunFolder:
         started=now(),
         ended=None,
         argv=provenance.argv(),
-        versions=provenance.versions(),
+        versions={**provenance.versions(), **provenance.flat(engines)},
         host=provenance.host(),
         git=provenance.git(config.resolve().parent),
         notes=plan.notes,
+        engines=engines,
+        server_env={d.id: {s.name: masked(s.env) for s in d.servers} for d in plan.deployments if d.servers},
     )
     run.write_info(info)
     return run
+
+
+def engines_of(plan: SweepPlan) -> dict[str, dict[str, Any]]:
+    """What the engines of the sweep's servers are now, by their names; none where the servers run already."""
+    configured = plan.resolved.get("engines", {})
+    used = {cell.labels.get("engine") for cell in plan.cells} if any(d.servers for d in plan.deployments) else set()
+    return provenance.engines({name: engine for name, engine in configured.items() if name in used})
 
 
 def resolved(plan: SweepPlan) -> dict[str, object]:
@@ -97,7 +106,7 @@ def check_startable(plan: SweepPlan) -> None:
     Raises EngineNotFound, and UsageError for a port that is taken already or a server planned for another host.
     """
     for deployment in plan.deployments:
-        if deployment.launcher != "attach":
+        if deployment.launcher == "local":
             try:
                 require_startable(deployment)
             except PortLost as error:
@@ -116,24 +125,14 @@ def in_series(wanted: Sequence[CellPlan]) -> list[list[CellPlan]]:
 
 
 class Sweep:
-    """A sweep under way: what is finished, and how to go on after a fault.
+    """A sweep under way: what is finished, and how to go on after a fault."""
 
-    `engines` are the versions of its engines, by their programs.
-    """
-
-    def __init__(
-        self,
-        plan: SweepPlan,
-        tasks: dict[str, Task],
-        run: RunFolder,
-        display: Display,
-        engines: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, plan: SweepPlan, tasks: dict[str, Task], run: RunFolder, display: Display) -> None:
         self.plan = plan
         self.tasks = tasks
         self.run = run
         self.display = display
-        self.engines = engines
+        self.engines = {engine["program"]: engine for engine in engines_of(plan).values()}
         self.finished: dict[str, cells.Finished] = {}
         self.tests_planned = tests_planned(plan)
 
