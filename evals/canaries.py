@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from evals.canary_text import FILLER_WORDS, canary_text
 from evals.errors import BadParams
 from evals.robust import own_part
-from evals.tasks import Endpoint, Sample
+from evals.shapes import Endpoint, Sample
 from evals.tiny_hybrid.problems import NAMES, Code, ask, distinct, draw_code, shot
 
 DISTANCE = 3
@@ -83,7 +83,7 @@ def make_canaries(
         # count are spread, and the same for every salt, so that two cells ask for equally hard ones.
         long, late = (0.5 + i * 0.7548776662466927) % 1, (0.5 + i * 0.5698402909980532) % 1
         length = lengths[i % len(lengths)] if lengths else possible[int(long * len(possible))]
-        prompt, solution, at = (_tiny_text if tiny else canary_text)(rng, code, length, late)
+        prompt, solution, at = (tiny_text if tiny else canary_text)(rng, code, length, late)
         sample = Sample(f"canary-{i:04d}", prompt, solution, "canary")
         canaries.append(Canary(sample, code, at / len(prompt), request))
     return canaries
@@ -165,7 +165,7 @@ def _distance(one: str, other: str) -> int:
     return sum(a != b for a, b in zip(one, other, strict=True))
 
 
-def _tiny_text(rng: random.Random, digits: str, shots: int, late: float) -> tuple[str, str, int]:
+def tiny_text(rng: random.Random, digits: str, shots: int, late: float) -> tuple[str, str, int]:
     """Prompt, solution and place of the code among worked examples, in the shape of the model's training texts."""
     code = Code(rng.choice(NAMES), digits)
     parts: list[str] = []

@@ -97,12 +97,20 @@ def canary_text(rng: random.Random, code: str, words: int, late: float) -> tuple
         told = [_sentence(rng), _sentence(rng)]
         told.insert(rng.randrange(3), _statement(place, example))
         examples += shot(f"{' '.join(told)} {_question(place)}", _solution(place, example))
-    told = []
-    while sum(sentence.count(" ") + 1 for sentence in told) < words:
-        told.append(_sentence(rng))
+    told = sentences(rng, words)
     told.insert(int(late * (len(told) + 1)), _statement(own, code))
     prompt = examples + ask(f"{' '.join(told)} {_question(own)}")
     return prompt, _solution(own, code), prompt.index(code)
+
+
+def sentences(rng: random.Random, words: int) -> list[str]:
+    """Sentences that mean nothing in particular, of `words` words together, or a few more."""
+    told: list[str] = []
+    count = 0
+    while count < words:
+        told.append(_sentence(rng))
+        count += told[-1].count(" ") + 1
+    return told
 
 
 def _sentence(rng: random.Random) -> str:

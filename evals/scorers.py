@@ -155,6 +155,9 @@ SCORERS: dict[str, Scorer] = {
     )
 }
 
+NUMBER_SCORERS = ("gsm8k-strict", "gsm8k-flexible", "gsm8k-vllm", "robust")
+"""Those for answers that are a number."""
+
 
 def get_scorer(name: str) -> Scorer:
     """A scorer by name. Raises BadParams, naming those there are."""

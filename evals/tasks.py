@@ -2,59 +2,50 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
-import orjson
-
+from evals.boundaries import MULTIPLES, boundaries
+from evals.custom import Custom, custom
 from evals.data import Row, load_gsm8k
 from evals.errors import BadParams, DataError, UnknownTask
 from evals.gsm8k import LM_EVAL_PARAMS, VLLM_PARAMS, lm_eval_prompts, vllm_prompts
 from evals.gsm_tiny import MOST, PARAMS, tiny_prompt, tiny_questions
-from evals.records import Kind
+from evals.needles import DEPTHS, needles
+from evals.needles import PROMPTS as NEEDLES
+from evals.needles import WORDS as NEEDLE_WORDS
+from evals.prefill_heavy import PROMPTS, WORDS, prefill_heavy
 from evals.robust import read_target
-
-Endpoint = Literal["completions", "chat"]
-Tokens = Literal["off", "tokens", "logprobs"]
-"""What an answer brings besides its text: nothing, its token ids, or their logprobs too."""
+from evals.shapes import Draft as Draft
+from evals.shapes import Endpoint as Endpoint
+from evals.shapes import Sample as Sample
+from evals.shapes import Task as Task
+from evals.shapes import Tokens as Tokens
+from evals.shapes import prompt_sha256
 
 TASK_NAMES = ("gsm8k", "gsm8k-vllm", "gsm-tiny")
+"""Tasks that are questions and nothing else."""
+
+OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "prefill-heavy": ("words", "shared"),
+        "needles": ("words", "depths", "questions"),
+        "boundaries": ("questions", "multiples"),
+    }
+)
+"""Tasks made for a kind of load or of fault, and the options that are theirs alone."""
+
 DEFAULT_SHOTS = 5
+BOUNDARY_SHOTS = 2
+"""Few, so that questions begin at a small number of blocks."""
+
 TINY_QUESTIONS = 1000
+BOUNDARY_QUESTIONS = 192
 
 RESERVED_PARAMS = frozenset({"prompt", "messages", "model", "stream", "stream_options", "n", "kv_transfer_params"})
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One request to make. `target_text` is the reference answer that a scorer's `target` reads."""
-
-    sample_id: str
-    prompt: str
-    target_text: str
-    kind: Kind = "question"
-    meta: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Task:
-    """Prompts, request parameters and scorers. `scorer` decides, `scorers` are all that stand beside each other.
-
-    `prompt_sha256` is over all prompts in order, then the endpoint and the parameters. What `divergence` of build_task
-    adds is not in it, since it does not change the answers.
-    """
-
-    name: str
-    version: str
-    scorer: str
-    scorers: tuple[str, ...]
-    endpoint: Endpoint
-    params: Mapping[str, Any]
-    samples: tuple[Sample, ...]
-    prompt_sha256: str
 
 
 def build_task(
@@ -67,36 +58,80 @@ def build_task(
     params: Mapping[str, Any] | None = None,
     endpoint: Endpoint = "completions",
     divergence: Tokens = "off",
+    options: Mapping[str, Any] = MappingProxyType({}),
+    stated: Custom | None = None,
 ) -> Task:
-    """A task of TASK_NAMES with its first `limit` questions.
+    """A task of TASK_NAMES or OPTIONS, or the one that a file has `stated`, with its first `limit` questions.
 
     `data` is the folder of the GSM8K files (None: the hub); `params` replace request parameters by name, and
     None takes one away. As chat, the whole prompt is one message of the user, and the task's
     own stop words are not sent. `divergence` asks for token ids, or for the chosen tokens' logprobs with them, unless
-    `params` say otherwise.
+    `params` say otherwise. `options` are those of OPTIONS.
     Raises UnknownTask, BadParams, DataError.
     """
-    if name not in TASK_NAMES:
-        raise UnknownTask(f"no task is called {name!r}; there are {', '.join(TASK_NAMES)}")
+    if stated is None and name not in (*TASK_NAMES, *OPTIONS):
+        raise UnknownTask(f"no task is called {name!r}; there are {', '.join((*TASK_NAMES, *OPTIONS))}")
     for label, value, least in (("limit", limit, 1), ("shots", shots, 0), ("max_tokens", max_tokens, 1)):
         if value is not None and value < least:
             raise BadParams(f"{name}: {label} is {value}; it must be at least {least}")
     if reserved := sorted(RESERVED_PARAMS & (params or {}).keys()):
         raise BadParams(f"{name}: params may not set {', '.join(reserved)}; the evaluator does")
-    count = DEFAULT_SHOTS if shots is None else shots
-    if name == "gsm-tiny":
-        version, defaults, samples = "1", PARAMS, _tiny_samples(limit or TINY_QUESTIONS, count)
-        scorers: tuple[str, ...] = ("gsm8k-strict", "gsm8k-flexible", "gsm8k-vllm", "robust")
-    elif name == "gsm8k":
-        version, defaults, samples = "3.0", LM_EVAL_PARAMS, _gsm8k_samples(name, data, limit, count)
-        scorers = ("gsm8k-strict", "gsm8k-flexible", "gsm8k-vllm", "robust")
+    allowed = () if stated is not None else OPTIONS.get(name, ())
+    if strange := sorted(set(options) - set(allowed)):
+        known = f"; it has {', '.join(allowed)}" if allowed else ""
+        raise BadParams(f"{name}: has no option {', '.join(strange)}{known}")
+    if stated is not None:
+        draft, name = custom(stated, limit, shots), stated.name
+    elif name in OPTIONS:
+        draft = _workload(name, limit, shots, data, options)
     else:
-        version, defaults, samples = "1", VLLM_PARAMS, _gsm8k_samples(name, data, limit, count)
-        scorers = ("gsm8k-vllm", "gsm8k-strict", "gsm8k-flexible", "robust")
-    request = _request_params(defaults, max_tokens, params, endpoint)
-    digest = _prompt_sha256([s.prompt for s in samples], endpoint, request)
+        draft = _questions(name, limit, DEFAULT_SHOTS if shots is None else shots, data)
+    request = _request_params(draft.params, max_tokens, params, endpoint)
+    digest = prompt_sha256([s.prompt for s in draft.samples], endpoint, request)
     more = {key: value for key, value in _token_params(divergence, endpoint).items() if key not in (params or {})}
-    return Task(name, version, scorers[0], scorers, endpoint, request | more, samples, digest)
+    return Task(
+        name=name,
+        version=draft.version,
+        scorer=draft.scorers[0],
+        scorers=draft.scorers,
+        endpoint=endpoint,
+        params=request | more,
+        samples=draft.samples,
+        prompt_sha256=digest,
+        group_by=draft.group_by,
+        canaries=draft.canaries or name,
+        edges=draft.edges,
+    )
+
+
+def _questions(name: str, limit: int | None, shots: int, data: Path | None) -> Draft:
+    if name == "gsm-tiny":
+        scorers: tuple[str, ...] = ("gsm8k-strict", "gsm8k-flexible", "gsm8k-vllm", "robust")
+        return Draft("1", PARAMS, scorers, _tiny_samples(limit or TINY_QUESTIONS, shots))
+    if name == "gsm8k":
+        scorers = ("gsm8k-strict", "gsm8k-flexible", "gsm8k-vllm", "robust")
+        return Draft("3.0", LM_EVAL_PARAMS, scorers, _gsm8k_samples(name, data, limit, shots))
+    scorers = ("gsm8k-vllm", "gsm8k-strict", "gsm8k-flexible", "robust")
+    return Draft("1", VLLM_PARAMS, scorers, _gsm8k_samples(name, data, limit, shots))
+
+
+def _workload(name: str, limit: int | None, shots: int | None, data: Path | None, options: Mapping[str, Any]) -> Draft:
+    if shots is not None and name != "boundaries":
+        raise BadParams(f"{name}: has no shots; drop `shots`")
+    questions = options.get("questions")
+    if name == "prefill-heavy":
+        return prefill_heavy(limit or PROMPTS, options.get("words", WORDS), options.get("shared", 0.0))
+    if name == "needles":
+        if questions not in (None, "gsm-tiny"):
+            raise BadParams(f"needles: questions is {questions!r}; it may be gsm-tiny, the tiny model's kind of codes")
+        tiny = questions is not None
+        return needles(limit or NEEDLES, options.get("words", NEEDLE_WORDS), options.get("depths", DEPTHS), tiny)
+    questions = questions or "gsm8k"
+    if questions not in TASK_NAMES:
+        raise BadParams(f"boundaries: questions is {questions!r}; it must be one of {', '.join(TASK_NAMES)}")
+    count = BOUNDARY_SHOTS if shots is None else shots
+    padded = _questions(questions, limit or BOUNDARY_QUESTIONS, count, data)
+    return boundaries(replace(padded, canaries=questions), options.get("multiples", MULTIPLES))
 
 
 def _token_params(divergence: Tokens, endpoint: Endpoint) -> dict[str, Any]:
@@ -143,13 +178,3 @@ def _tiny_samples(count: int, shots: int) -> tuple[Sample, ...]:
         Sample(f"gsm-tiny-{i:04d}", tiny_prompt(problem, i, shots), problem.solution)
         for i, problem in enumerate(problems)
     )
-
-
-def _prompt_sha256(prompts: Sequence[str], endpoint: Endpoint, params: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256()
-    for prompt in prompts:
-        encoded = prompt.encode()
-        # The length keeps two lists of prompts that join to the same text apart.
-        digest.update(b"%d:" % len(encoded) + encoded)
-    digest.update(orjson.dumps({"endpoint": endpoint, "params": dict(params)}, option=orjson.OPT_SORT_KEYS))
-    return digest.hexdigest()

@@ -17,7 +17,7 @@ from lm_eval.api import metrics as _registers_the_metrics  # noqa: F401
 from lm_eval.api.registry import get_filter, get_metric
 
 from evals.errors import BadParams, DataError
-from evals.scorers import NO_SCORER, SCORERS, get_scorer, score
+from evals.scorers import NUMBER_SCORERS, SCORERS, get_scorer, score
 
 NUMBERS = [
     "18", "-18", "+18", "\u221218", "\u201318", "08", "00", "0", "18.", "18..", "5...", "18.0", "18.50", ".5", "1.2.3",
@@ -157,10 +157,7 @@ def test_every_text_has_one_outcome(text: str, finish: str | None) -> None:
         assert (outcome == "truncated") <= (finish == "length")
 
 
-NUMBERS = [name for name in SCORERS if name not in (NO_SCORER, "first-line")]
-
-
-@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("name", NUMBER_SCORERS)
 @pytest.mark.parametrize(
     ("text", "finish", "outcome"),
     [

@@ -13,7 +13,7 @@ import yaml
 
 from evals import data as data_module
 from evals.errors import BadParams, DataError, EvalError, UnknownTask
-from evals.scorers import SCORERS
+from evals.scorers import NUMBER_SCORERS, SCORERS
 from evals.tasks import TASK_NAMES, build_task
 from evals.tiny_hybrid.problems import distinct, problems, split_of
 
@@ -40,7 +40,7 @@ def small(tmp_path: Path) -> Path:
 def test_a_task_is_whole(name: str, small: Path) -> None:
     task = build_task(name, data=small, limit=8)
     assert task.name == name and task.endpoint == "completions"
-    assert task.scorers[0] == task.scorer and set(task.scorers) == set(SCORERS)
+    assert task.scorers[0] == task.scorer and set(task.scorers) == set(NUMBER_SCORERS)
     assert len(task.samples) == 8 == len({s.sample_id for s in task.samples})
     for sample in task.samples:
         assert sample.kind == "question"
