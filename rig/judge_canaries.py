@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from evals.canaries import Canary, check
@@ -35,6 +35,7 @@ def judge_canaries(
             order=order,
             concurrency=moments.in_flight(record),
             prompt_tokens=record.prompt_tokens,
+            position=canary.position,
         )
         # An answer that ends before its first word has lost the code as surely as one with other words.
         answered = record.error is None or record.error.error_class == "empty"
@@ -50,4 +51,35 @@ def count_canaries(judged: Sequence[JudgedCanary]) -> Canaries | None:
     if not judged:
         return None
     outcomes = [j.outcome for j in judged]
-    return Canaries(len(judged), outcomes.count("wrong"), outcomes.count("crossed"), outcomes.count("error"))
+    answered = [j for j in judged if j.outcome != "error"]
+    lost_by = {
+        "position": _thirds(answered, "position", lambda low, high: f"{100 * low:.0f} to {100 * high:.0f} %"),
+        "length": _thirds(answered, "prompt_tokens", lambda low, high: f"{low:.0f} to {high:.0f} tokens"),
+        "concurrency": _thirds(answered, "concurrency", lambda low, high: f"{low:.0f} to {high:.0f} in flight"),
+    }
+    return Canaries(
+        sent=len(judged),
+        wrong=outcomes.count("wrong"),
+        crossed=outcomes.count("crossed"),
+        error=outcomes.count("error"),
+        lost_by={name: parts for name, parts in lost_by.items() if parts},
+    )
+
+
+def _thirds(
+    judged: Sequence[JudgedCanary], what: str, named: Callable[[float, float], str]
+) -> dict[str, tuple[int, int]]:
+    """Lost and answered canaries by thirds of a figure; equal figures stay in one part."""
+    known = sorted(((v, j) for j in judged if (v := getattr(j, what)) is not None), key=lambda one: one[0])
+    values = [value for value, _ in known]
+    parts: dict[str, tuple[int, int]] = {}
+    start = 0
+    for end in (len(known) // 3, 2 * len(known) // 3, len(known)):
+        while 0 < end < len(known) and values[end] == values[end - 1]:
+            end += 1
+        if end > start:
+            part = [j for _, j in known[start:end]]
+            lost = sum(j.outcome != "right" for j in part)
+            parts[named(values[start], values[end - 1])] = (lost, len(part))
+            start = end
+    return parts

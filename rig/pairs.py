@@ -34,7 +34,8 @@ def make_pairs(
 
     `in_flight` are all records of the cell, canaries and warm-up with them: they count as running beside a question
     and as what ended before it (None: its questions alone). `block_size` is the engine's, in tokens. Texts and tokens
-    are compared where both answers were generated to their end, be it without any text. Raises RunError when a side has a question twice in one repeat.
+    are compared where both answers were generated to their end, be it without any text. Raises RunError when a side
+    has a question twice in one repeat.
     """
     mine, theirs = _by_key(cell.records, "the cell"), _by_key(baseline.records, "the baseline")
     judged, their_judged = _by_key(cell.judged, "the cell"), _by_key(baseline.judged, "the baseline")
@@ -85,7 +86,7 @@ def require_same_prompts(cell: Side, baseline: Side, name: str = "the baseline")
 
 
 def repeats_of(judged: Sequence[Judged]) -> Repeats | None:
-    """How steady the answers to questions asked several times are; None when all were asked once, or none can be scored.
+    """How steady the answers to questions asked several times are; None when asked once, or none can be scored.
 
     `n` are the questions that were asked every time and never failed.
     """
@@ -95,15 +96,16 @@ def repeats_of(judged: Sequence[Judged]) -> Repeats | None:
     asked: dict[str, dict[int, Judged]] = {}
     for j in judged:
         asked.setdefault(j.sample_id, {})[j.repeat] = j
-    right = [
-        [j.outcome == "correct" for j in answers.values()]
-        for answers in asked.values()
+    right = {
+        sample: [j.outcome == "correct" for j in answers.values()]
+        for sample, answers in asked.items()
         if len(answers) == times and all(j.outcome not in ("error", "unscored") for j in answers.values())
-    ]
+    }
     if not right:
         return None
-    any_wrong, all_wrong = sum(not all(r) for r in right), sum(not any(r) for r in right)
-    return Repeats(times=times, n=len(right), wrong_any=any_wrong, wrong_all=all_wrong, flipped=any_wrong - all_wrong)
+    bad = tuple(sorted(sample for sample, r in right.items() if not all(r)))
+    always = sum(not any(r) for r in right.values())
+    return Repeats(times, len(right), wrong_any=len(bad), wrong_all=always, flipped=len(bad) - always, bad=bad)
 
 
 def sign_counts(pairs: Sequence[Pair]) -> tuple[int, int]:

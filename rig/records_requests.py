@@ -35,7 +35,8 @@ class JudgedCanary:
     """One canary after scoring: a line of `canaries.jsonl`.
 
     `crossed`: the answer holds the code of another canary of the cell, `crossed_with`. `concurrency` counts the
-    requests in flight when it was admitted, itself included; `order` is its place in order of arrival, from 0.
+    requests in flight when it was admitted, itself included; `order` is its place in order of arrival, from 0;
+    `position` the place of the code in the prompt, 0 to 1.
     """
 
     request_id: str
@@ -48,6 +49,7 @@ class JudgedCanary:
     order: int | None = None
     concurrency: int | None = None
     prompt_tokens: int | None = None
+    position: float | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rig.divergence import FLOOR_NATS
-from rig.records import CellResult, Divergence, Reason
+from rig.records import Canaries, CellResult, Divergence, Reason
 from rig.verdict_tests import Tests
 from rig.verdict_words import Found, sentence
 
@@ -47,7 +47,8 @@ def _canaries(result: CellResult, baselines: Mapping[str, CellResult], tests: Te
             worse = tests.alarms(test)
             told = "more than chance explains" if worse else "no more than chance explains"
             text = f"{lost} of {answered} canaries lost the code that their prompt states, {there}: {told}"
-            found.append((Reason("damage", f"{text} ({tests.shown(test, FISHER)}).", "canaries.jsonl"), worse))
+            text += f" ({tests.shown(test, FISHER)}).{_lost_by(canaries) if lost else ''}"
+            found.append((Reason("damage", text, "canaries.jsonl"), worse))
     if not found:
         text = f"All {answered} canaries that were answered repeated the code of their own prompt."
         if answered and not lost:
@@ -56,6 +57,17 @@ def _canaries(result: CellResult, baselines: Mapping[str, CellResult], tests: Te
             text = f"{lost} of {answered} canaries lost the code that their prompt states; no baseline was asked any."
             found.append((Reason("damage", text, "canaries.jsonl"), False))
     return found
+
+
+def _lost_by(canaries: Canaries) -> str:
+    """Where the lost ones were, by each figure that splits them."""
+    words = {"position": "place of the code in the prompt", "length": "length", "concurrency": "concurrency"}
+    told = [
+        f"by {words[name]} {', '.join(f'{part}: {lost} of {n}' for part, (lost, n) in parts.items())}"
+        for name, parts in canaries.lost_by.items()
+        if len(parts) > 1
+    ]
+    return f" Lost {'; '.join(told)}." if told else ""
 
 
 def _divergence(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests) -> list[tuple[Reason, bool]]:
@@ -72,8 +84,8 @@ def _divergence(result: CellResult, baselines: Mapping[str, CellResult], tests: 
             told = "more than that noise explains" if worse else "no more than that noise explains"
             text += (
                 f" {seen.damaged} of {seen.measured} moved a token's log probability by more than {seen.threshold:.2f} "
-                f"nats. Of the {seen.moved} questions that moved by more than {FLOOR_NATS:g} nat here or when {name} was "
-                f"asked {again}, {seen.led} moved furthest here: {told} ({tests.shown(test, LEADING)})."
+                f"nats. Of the {seen.moved} questions that moved by more than {FLOOR_NATS:g} nat here or when {name} "
+                f"was asked {again}, {seen.led} moved furthest here: {told} ({tests.shown(test, LEADING)})."
             )
         found.append((Reason("damage", text, f"pairs.{name}.jsonl"), worse))
     return found

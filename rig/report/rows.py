@@ -14,6 +14,9 @@ from rig.records import CellResult, Comparison, Counts, Percentiles, Reason, Run
 from rig.secrets import masked_line
 from rig.verdict import state_name
 
+MOST_LISTED = 12
+"""Questions named in a line; cell.json has all."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -144,9 +147,10 @@ def repeats_text(cell: CellResult) -> str | None:
     seen = cell.repeats
     if seen is None or cell.noise_floor is not None:
         return None
+    listed = ", ".join(seen.bad[:MOST_LISTED]) + (" and others" if len(seen.bad) > MOST_LISTED else "")
     return (
         f"asked {seen.times} times, {seen.wrong_any} of {seen.n} questions were wrong at least once, {seen.wrong_all} "
-        f"each time; {seen.flipped} changed"
+        f"each time; {seen.flipped} changed{f' ({listed})' if listed else ''}"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from evals.canaries import Canary, make_canaries
 from evals.records import RequestError, RequestRecord
 from rig.judge_canaries import count_canaries, judge_canaries
-from rig.records import Canaries, JudgedCanary
+from rig.records import Canaries, CanaryOutcome, JudgedCanary
 
 MakeRecord = Callable[..., RequestRecord]
 GONE = RequestError("decode", "stream_cut", "gone")
@@ -95,3 +95,17 @@ def test_counts() -> None:
     judged = [JudgedCanary(f"r{i}", f"c{i}", "1", None, o) for i, o in enumerate(outcomes)]  # type: ignore[arg-type]
     assert count_canaries(judged) == Canaries(sent=6, wrong=2, crossed=1, error=1)
     assert count_canaries([]) is None, "none asked is missing, not 0"
+
+
+def test_lost_canaries_are_counted_by_place_length_and_concurrency() -> None:
+    def one(i: int, outcome: CanaryOutcome) -> JudgedCanary:
+        where = {"order": i, "concurrency": 8, "prompt_tokens": 100 * i, "position": i / 10}
+        return JudgedCanary(f"r{i}", f"canary-{i:04d}", "123456", None, outcome, **where)  # type: ignore[arg-type]
+
+    found = count_canaries([*(one(i, "wrong" if i < 2 else "right") for i in range(9)), one(9, "error")])
+    assert found is not None and (found.sent, found.wrong, found.error) == (10, 2, 1)
+    assert found.lost_by == {
+        "position": {"0 to 20 %": (2, 3), "30 to 50 %": (0, 3), "60 to 80 %": (0, 3)},
+        "length": {"0 to 200 tokens": (2, 3), "300 to 500 tokens": (0, 3), "600 to 800 tokens": (0, 3)},
+        "concurrency": {"8 to 8 in flight": (2, 9)},
+    }

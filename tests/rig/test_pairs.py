@@ -167,7 +167,8 @@ def test_repeats_count_the_union_of_bad_questions() -> None:
         "missing": ("wrong", "wrong"),
     }
     found = repeats_of([judged(s, outcome, k) for s, all_ in answers.items() for k, outcome in enumerate(all_)])
-    assert found == Repeats(times=3, n=4, wrong_any=3, wrong_all=1, flipped=2)
+    bad = ("always", "another", "once")
+    assert found == Repeats(times=3, n=4, wrong_any=3, wrong_all=1, flipped=2, bad=bad)
 
 
 # sign_counts
