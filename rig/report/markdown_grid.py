@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 from rig.labels import label_text
@@ -59,7 +60,9 @@ def words(name: str) -> str:
     """A label's name as a heading: `prefill_tp` is `prefill TP`."""
     if name == "async_scheduling":
         return "async"
-    return " ".join(_UP.get(word, word) for word in shortened(name, LONGEST_LABEL).split("_"))
+    if not re.fullmatch("[a-z_]+", name):  # the path of a setting
+        return shortened(name, LONGEST_LABEL)
+    return shortened(" ".join(_UP.get(word, word) for word in name.split("_")), LONGEST_LABEL)
 
 
 def _overview(cells: Sequence[CellResult], several: bool) -> list[str]:

@@ -138,7 +138,9 @@ def _reason(cell: CellResult, reason: Reason, most: int, word: str | None = None
     quotes_a_log = cell.status == "failed"
     said, evidence = (masked_line(t) if quotes_a_log else t for t in (reason.text, reason.evidence or ""))
     text = f"**{inline(word or reason.channel)}**: {inline(shortened(said, most))}"
-    return f"{text} ({code(shortened(file_of(cell, evidence), BRIEF_CHARS))})" if evidence else text
+    if not evidence or evidence in said:
+        return text
+    return f"{text} ({code(shortened(file_of(cell, evidence), BRIEF_CHARS))})"
 
 
 def _tail(log: LogTail) -> str:

@@ -30,6 +30,7 @@ from rig.records import (
 from rig.report.markdown import format_markdown, headline
 from rig.report.markdown_figures import formulas
 from rig.report.markdown_fit import GITHUB_LIMIT, LIMIT
+from rig.report.markdown_grid import words
 from rig.report.markdown_red import LogTail, decisive
 from rig.report.reproduce import reproduce
 from rig.segments import segment_text
@@ -202,6 +203,11 @@ def test_where_a_grid_does_not_fit_there_is_a_row_a_cell(sweep: RunResult) -> No
     heads, rows = tables(format_markdown(replace(sweep, cells=tuple(same)), "x"))[0]
     assert heads[0] == "cell"
     assert rows[0][0] == cells[0].cell_id
+
+
+def test_a_label_that_is_the_path_of_a_setting_stays_as_it_is(sweep: RunResult) -> None:
+    names = {"decode.env.UCX_TLS": "UCX_TLS", "prefill_kv_blocks": "prefill KV blocks", "async_scheduling": "async"}
+    assert [words(name).rsplit(".", 1)[-1] for name in names] == list(names.values())
 
 
 def test_models_have_a_grid_each(sweep: RunResult) -> None:
