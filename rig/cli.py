@@ -74,25 +74,14 @@ def sweep(
     strict: bool,
 ) -> None:
     """Run every cell of CONFIG and judge it against its baseline."""
-    from rig import resuming
-    from rig import run as runs
+    from rig.cli_sweep import run_sweep
     from rig.deploy import enter_allocation
-    from rig.progress import Display
     from rig.reporting import write_reports
     from rig.verdict import exit_code
 
     planned = planned_sweep(config, cell_glob=cell_glob, limit=limit)
     enter_allocation(planned)
-    tasks = runs.load_tasks(planned, data)
-    earlier = resuming.reopen(resume, runs.resolved(planned)) if resume else None
-    ended = resuming.clear(planned, earlier) if earlier else ()
-    for line in ended:
-        click.echo(line, err=True)
-    runs.check_startable(planned)
-    folder = earlier or runs.begin(planned, config, out)
-    with Display(sys.stderr) as display:
-        runs.announce(planned, folder, display)
-        interruptible(runs.Sweep(planned, tasks, folder, display).all())
+    folder = run_sweep(planned, config, data, out, resume)
     result = folder.read()
     write_reports(folder, strict)
     _show(folder)

@@ -4,12 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
 POLL_S = 1.0
 # A driver's own bookkeeping moves by some MiB; an engine holds GiB.
 SLACK_MIB = 256
+# What a driver holds of an idle GPU stays below this.
+IDLE_MIB = 1024
+QUERY_TIMEOUT_S = 30
+
+
+def users(gpus: Sequence[str]) -> dict[str, str]:
+    """Who uses which of the GPUs (indices or UUIDs): `pid 4711 (python, 30000 MiB)`; empty where nobody does.
+
+    A process in another container is not listed, but its memory is. Empty where nvidia-smi is missing or fails.
+    """
+    if not gpus:
+        return {}
+    memory = _query("gpu", "index,uuid,memory.used")
+    names = {uuid: name for index, uuid, _ in memory for name in (index, uuid) if name in gpus}
+    found: dict[str, list[str]] = {}
+    for uuid, pid, program, mib in _query("compute-apps", "gpu_uuid,pid,process_name,used_memory"):
+        if uuid in names:
+            found.setdefault(names[uuid], []).append(f"pid {pid} ({program}, {mib} MiB)")
+    for _, uuid, mib in memory:
+        if uuid in names and names[uuid] not in found and mib.isdigit() and int(mib) > IDLE_MIB:
+            found[names[uuid]] = [f"a process that is not listed ({mib} MiB in use)"]
+    return {name: "; ".join(who) for name, who in found.items()}
+
+
+def _query(what: str, fields: str) -> list[list[str]]:
+    """Rows of `nvidia-smi --query-WHAT`, each with as many fields as were asked for."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    try:
+        done = subprocess.run(
+            [command, f"--query-{what}={fields}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=QUERY_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    rows = [[field.strip() for field in line.split(",")] for line in done.stdout.splitlines()]
+    return [row for row in rows if len(row) == fields.count(",") + 1] if done.returncode == 0 else []
 
 
 async def used_mib(gpus: Sequence[str]) -> dict[str, int]:
