@@ -22,13 +22,15 @@ from typing import Any, TextIO
 from rig.cli import main as pdrig
 from rig.config import load_config
 from rig.errors import RigError, RunError, UsageError
+from rig.records import CellResult
+from rig.report.markdown import headline
 from rig.reporting import format_report
 from rig.store import RunFolder, write_text
-from rig.verdict import exit_code
+from rig.verdict import exit_code, state_name
 
 MARKER = "pdrig-engine.json"
-LIMIT = 65_000
-"""Characters; GitHub refuses a comment above 65,536."""
+LIMIT = 65_300
+"""Characters; GitHub refuses a comment above 65,536, and who posts it adds two lines."""
 BUILDS = ("base", "pr")
 
 
@@ -111,13 +113,19 @@ def builds(venvs: dict[str, Path]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def under_test(run: RunFolder) -> list[CellResult]:
+    """The cells that the outcome rests on: all but those of `base` of which nothing is wrong; they have no baseline."""
+    return [c for c in run.read().cells if c.labels["engine"] != "base" or state_name(c) != "no_baseline"]
+
+
 def comment(run: Path | None, code: int, said: str, venvs: dict[str, Path]) -> str:
     """The report of the run, or why there is none, and the builds where there is room."""
     if run is None:
         last = said.strip().splitlines()[-1:] or ["nothing was said; see the job's log"]
         text = f"**The two builds could not be compared** (exit {code}).\n\n```\n{last[0].replace('```', '')}\n```\n"
     else:
-        text = format_report(RunFolder.open(run), "md")
+        folder = RunFolder.open(run)
+        text = f"{headline(under_test(folder))}\n{format_report(folder, 'md').partition(chr(10))[2]}"
     whole = f"{text}\n{builds(venvs)}"
     return whole if len(whole) <= LIMIT else text
 
@@ -165,18 +173,13 @@ def sweep(args: argparse.Namespace, venvs: dict[str, Path], errors: TextIO) -> t
     return None, RunError.exit_code
 
 
-def strict_code(run: Path) -> int:
-    """The exit status of a strict sweep, but of the cells of `pr` alone: those of `base` are held against nothing."""
-    return exit_code([cell for cell in RunFolder.open(run).read().cells if cell.labels["engine"] == "pr"], strict=True)
-
-
 def main(argv: list[str] | None = None) -> int:
     args = parsed(argv)
     venvs = {"base": args.base, "pr": args.pr}
     with redirect_stderr(Tee(sys.stderr)) as errors:
         run, code = sweep(args, venvs, errors)
     if args.strict and run is not None and code == 0:
-        code = strict_code(run)
+        code = exit_code(under_test(RunFolder.open(run)), strict=True)
     write_text(args.out / "comment.md", comment(run, code, errors.getvalue(), venvs))
     return code
 
