@@ -18,6 +18,7 @@ from evals.tasks import Task, build_task
 from rig.judge import with_reasoning
 from rig.planned import TaskPlan
 from rig.records import Outcome, TaskInfo
+from rig.task_file import read_task_file
 
 Load = Coroutine[Any, Any, None]
 
@@ -69,7 +70,7 @@ def schedule_of(plan: TaskPlan) -> Schedule:
 
 
 def load_task(plan: TaskPlan, data: Path | None) -> Task:
-    """The planned task with its questions; `data` is the folder of the data files. Raises EvalError."""
+    """The planned task with its questions; `data` is the folder of the data files. Raises EvalError, ConfigError."""
     return build_task(
         plan.name,
         limit=plan.limit,
@@ -79,6 +80,8 @@ def load_task(plan: TaskPlan, data: Path | None) -> Task:
         params=plan.params,
         endpoint=plan.endpoint,
         divergence=plan.divergence,
+        options=plan.options,
+        stated=read_task_file(Path(plan.file)).task if plan.file else None,
     )
 
 

@@ -12,7 +12,9 @@ from rig.config_errors import config_error, validate
 from rig.config_facts import ModelFacts, engine_version, model_facts
 from rig.config_matrix import Axis, Cell, complete, expand, read_axes, unknown_name
 from rig.config_models import EngineConfig, ModelConfig, SweepFile
+from rig.config_tasks import TaskFile
 from rig.errors import ConfigError
+from rig.task_file import StatedTask, read_task_file
 from rig.yaml_source import KeyPath, YamlSource, parse_yaml, read_yaml
 
 
@@ -21,7 +23,8 @@ class Config:
     """A checked sweep: `cells` are complete and in order, `exclude` not yet applied (it matches labels).
 
     Paths in `sweep.models` and `sweep.engines` are absolute: relative ones are taken from the file's folder.
-    `facts` and `versions` say what the models and the engine builds are, by name, as far as their files tell.
+    `facts` and `versions` say what the models and the engine builds are, by name, as far as their files tell,
+    `stated` the tasks that have a file of their own, by their names in the sweep.
     """
 
     source: YamlSource
@@ -30,6 +33,7 @@ class Config:
     cells: tuple[Cell, ...]
     facts: Mapping[str, ModelFacts] = field(default_factory=dict)
     versions: Mapping[str, str | None] = field(default_factory=dict)
+    stated: Mapping[str, StatedTask] = field(default_factory=dict)
 
     @property
     def file(self) -> str:
@@ -68,7 +72,12 @@ def _checked(source: YamlSource, folder: Path) -> Config:
     cells = tuple(complete(cell, sweep, source) for cell in expand(sweep, axes, source))
     facts = {name: model_facts(model) for name, model in sweep.models.items()}
     versions = {name: engine_version(engine) for name, engine in sweep.engines.items()}
-    return Config(source, sweep, axes, cells, facts, versions)
+    stated = {
+        label: read_task_file(folder / Path(task.task.file).expanduser())
+        for label, task in sweep.tasks.items()
+        if isinstance(task.task, TaskFile)
+    }
+    return Config(source, sweep, axes, cells, facts, versions, stated)
 
 
 def _absolute(path: str, folder: Path) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from evals.tasks import RESERVED_PARAMS
-from rig.config_types import Count, JsonObject, Name, Seconds, Strict, problem
+from evals.tasks import OPTIONS, RESERVED_PARAMS, TASK_NAMES
+from rig.config_errors import shown
+from rig.config_types import Count, JsonObject, Seconds, Strict, problem
 
 CONCURRENCY = 8
 """Requests in flight of a task that says neither `concurrency` nor `schedule`."""
@@ -20,6 +21,27 @@ def _params(params: dict[str, Any]) -> dict[str, Any]:
     if reserved := sorted(RESERVED_PARAMS & params.keys()):
         raise problem(f"{', '.join(reserved)} cannot be set here; the evaluator does")
     return params
+
+
+RequestParams = Annotated[JsonObject, AfterValidator(_params)]
+"""Parameters that go with every request."""
+
+
+class TaskFile(Strict):
+    """A task that a file states; `rig.task_file` reads it."""
+
+    file: str
+
+
+def _task(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) != {"file"} or not isinstance(value["file"], str) or not value["file"]:
+            raise problem(f"expected a task's name, or `file:` with the path of a task file, got {shown(value)}")
+        return TaskFile(file=value["file"])
+    if not isinstance(value, str):
+        known = ", ".join((*TASK_NAMES, *OPTIONS))
+        raise problem(f"expected a task's name ({known}), or `file:` with the path of a task file, got {shown(value)}")
+    return value
 
 
 class RampConfig(Strict):
@@ -63,13 +85,14 @@ class TimeoutsConfig(Strict):
 
 
 class TaskConfig(Strict):
-    """A task of evals by name, how much of it and how hard. None leaves the task's own default.
+    """A task of evals by name or by its file, how much of it and how hard. None leaves the task's own default.
 
     `canaries` are asked among the questions (None: one in 20, see evals.canaries); `divergence` asks for token ids, or
-    those and logprobs; `repeats` asks all of it so many times, in another order each time.
+    those and logprobs; `repeats` asks all of it so many times, in another order each time. `words` to `multiples` are
+    options of some tasks alone (evals.tasks.OPTIONS).
     """
 
-    task: Name
+    task: Annotated[str | TaskFile, BeforeValidator(_task)]
     limit: Count | None = None
     shots: Annotated[int, Field(ge=0)] | None = None
     max_tokens: Count | None = None
@@ -79,13 +102,18 @@ class TaskConfig(Strict):
     warmup: Annotated[int, Field(ge=0)] = 16
     passes: Count = 1
     endpoint: Literal["completions", "chat"] = "completions"
-    params: Annotated[JsonObject, AfterValidator(_params)] = {}
+    params: RequestParams = {}
     score_reasoning: bool = False
     timeouts: TimeoutsConfig = TimeoutsConfig()
     retries: Annotated[int, Field(ge=0, le=5)] = 0
     canaries: Annotated[int, Field(ge=0)] | None = None
     divergence: Literal["off", "tokens", "logprobs"] = "off"
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
+    words: Annotated[int, Field(ge=0, le=200_000)] | None = None
+    shared: Annotated[float, Field(ge=0, le=1)] | None = None
+    depths: Annotated[list[Annotated[int, Field(ge=0, le=100)]], Field(min_length=1)] | None = None
+    questions: Literal["gsm8k", "gsm8k-vllm", "gsm-tiny"] | None = None
+    multiples: Count | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -93,6 +121,20 @@ class TaskConfig(Strict):
         if isinstance(data, dict) and data.get("concurrency") is None and data.get("schedule") is None:
             return {**data, "concurrency": CONCURRENCY}
         return data
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The task's own options that are given."""
+        names = dict.fromkeys(name for known in OPTIONS.values() for name in known)
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    @model_validator(mode="after")
+    def _own_options(self) -> TaskConfig:
+        for name in self.options:
+            owners = [task for task, known in OPTIONS.items() if name in known]
+            if self.task not in owners:
+                raise problem(f"`{name}` is an option of {', '.join(owners)}; drop it")
+        return self
 
     @model_validator(mode="after")
     def _one_load(self) -> TaskConfig:

@@ -47,11 +47,12 @@ def plan_task(config: Config, cell: Cell, pass_: int | None, limit: int | None) 
     label = cell.settings.task
     task = config.sweep.tasks[label]
     concurrency, schedule = load_of(cell.settings, task)
+    stated = config.stated.get(label)
     if schedule is not None:
         _check_pauses(config, cell, schedule)
     return TaskPlan(
         label=label,
-        name=task.task,
+        name=stated.task.name if stated else str(task.task),
         limit=task.limit if limit is None else min(limit, task.limit or limit),
         shots=task.shots,
         max_tokens=task.max_tokens,
@@ -68,6 +69,9 @@ def plan_task(config: Config, cell: Cell, pass_: int | None, limit: int | None) 
         canaries=task.canaries,
         divergence=task.divergence,
         repeats=task.repeats,
+        options=task.options,
+        file=stated.path if stated else None,
+        file_sha256=stated.sha256 if stated else None,
     )
 
 

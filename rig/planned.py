@@ -117,6 +117,7 @@ class TaskPlan:
     `timeouts` are seconds by the names of evals.client.Timeouts (one that is absent: its default). `pass_` is 0
     where the questions are asked once, else 1 for the first time and so on. `canaries` None leaves their number to
     evals.canaries. `repeats` counts how often all of it is asked.
+    `options` are the task's own (evals.tasks.OPTIONS); `file` states a task that has one, `file_sha256` what was in it.
     """
 
     label: str
@@ -137,6 +138,9 @@ class TaskPlan:
     canaries: int | None = None
     divergence: Literal["off", "tokens", "logprobs"] = "off"
     repeats: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+    file: str | None = None
+    file_sha256: str | None = None
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def _round(cell: CellPlan, task: Task, repeat: int) -> Round:
     if repeat or cell.early_stop or cell.shuffled:
         random.Random(f"order/{cell.seed}/{repeat}").shuffle(questions)
     count = default_count(len(questions)) if cell.task.canaries is None else cell.task.canaries
-    canaries = make_canaries(task.name, count, f"{cell.id}/{repeat}", task.params, task.endpoint)
+    canaries = make_canaries(task.canaries, count, f"{cell.id}/{repeat}", task.params, task.endpoint)
     asked = [
         Request(c.sample.sample_id, c.sample.prompt, c.params, "canary", cell.task.pass_, repeat) for c in canaries
     ]

@@ -19,6 +19,7 @@ from rig.asking import load_task
 from rig.attempts import Kept
 from rig.deploy import Deployment, Event, launch, require_startable
 from rig.errors import DataError, DeployError, PortLost, UsageError
+from rig.fitting import fit_to
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
 from rig.progress import Display
 from rig.records import CellResult, Reason, RunInfo, RunResult, Verdict
@@ -252,7 +253,7 @@ class Sweep:
     async def _cell(self, cell: CellPlan, deployment: Deployment, plan: DeploymentPlan, name: str) -> bool:
         """Evaluate one cell; True when its verdict leaves the deployment trusted."""
         baselines = {b: self.finished.get(b) for b in cell.baselines}
-        task = self.tasks[cell.task.label]
+        task = await fit_to(self.tasks[cell.task.label], deployment)
         kept = self._kept(cell, plan, task)
         finished = await cells.run_cell(
             cell, deployment, name, task, baselines, self.run, self.display, self.tests_planned, kept
@@ -283,8 +284,10 @@ class Sweep:
         self.display.say(f"{cell.id}: failed, {error}")
 
     def _broken(self, cell: CellPlan, plan: DeploymentPlan, name: str, error: Exception) -> None:
-        """A fault of the rig itself: the cell is invalid, the other cells run."""
+        """A fault of the rig itself, or a task that cannot be asked: the cell is invalid, the other cells run."""
         text = f"The rig itself failed: {type(error).__name__}: {error}"
+        if isinstance(error, EvalError):
+            text = f"It cannot be asked: {error}"
         log = self.run.cell(cell.id) / "error.txt"
         write_text(log, "".join(traceback.format_exception(error)))
         result = cells.unfinished(cell, plan, name, "invalid", text)

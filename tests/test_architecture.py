@@ -29,10 +29,10 @@ LAYERS = [
         "provenance",
     },
     {"config", "config_errors", "evidence", "comparison", "ratios", "early", "judge_canaries", "verdict", "settling"}
-    | {"attempts", "baselines", "saving", "sides", "comparing"},
+    | {"attempts", "task_file", "baselines", "saving", "sides", "comparing"},
     {"plan"},
     {"report", "plan_text", "deploy", "doctor"},
-    {"asking", "observing", "rounds", "reporting"},
+    {"asking", "fitting", "observing", "rounds", "reporting"},
     {"cell", "concluding", "evaluate", "rescoring", "resuming"},
     {"run"},
     {"selftest"},

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from evals.tasks import build_task
 from rig import cell as cells
 from rig import run as runs
 from rig.deploy import Deployment
@@ -73,7 +73,7 @@ class Stage:
         """States by cell."""
         deployment = DeploymentPlan("d", "pd", "local", "m", None)
         plan = SweepPlan("s", "x", (deployment,), tuple(wanted), {})
-        tasks: Any = {"t": None}
+        tasks = {"t": build_task("gsm-tiny", limit=1)}
         result = await runs.Sweep(plan, tasks, self.run, Display(StringIO())).all()
         return {c.cell_id: c.verdict.state if c.verdict else c.status for c in result.cells}
 
@@ -125,3 +125,28 @@ async def test_resumed_passes_are_asked_again_from_the_first(stage: Stage) -> No
     states = await stage.sweep([single("x"), *series("a", 2), *series("b", 2)])
     assert stage.asked == [["a1", "a2"]]
     assert set(states.values()) == {"pass"}
+
+
+async def test_a_red_cell_whose_repetition_is_missing_gets_it_when_resumed(stage: Stage) -> None:
+    stage.ends["a"] = "regression"
+    red = [replace(single("a"), rerun=True), single("b")]
+    await stage.sweep([replace(red[0], rerun=False), red[1]])
+    assert stage.asked == [["a"], ["b"]]
+    stage.ends["a.rerun"] = "pass"
+    stage.asked.clear()
+    states = await stage.sweep(red)
+    assert stage.asked == [["a.rerun"]]
+    assert states == {"a": "regression", "a.rerun": "pass", "b": "pass"}
+    stage.asked.clear()
+    await stage.sweep(red)
+    assert stage.asked == [], "and not a third time"
+
+
+async def test_a_repetition_is_made_on_fresh_servers_whatever_was_asked_before_it(stage: Stage) -> None:
+    stage.ends["b"] = "regression"
+    wanted = [single("a"), single("b")]
+    await stage.sweep(wanted)
+    (stage.run.cell("a") / "cell.json").unlink()
+    stage.asked.clear()
+    await stage.sweep([wanted[0], replace(wanted[1], rerun=True)])
+    assert stage.asked == [["a"], ["b.rerun"]]
