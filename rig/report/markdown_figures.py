@@ -89,7 +89,7 @@ def figures(cells: Sequence[CellResult]) -> str:
     """Every cell's figures, folded away."""
     names = Column("cell", tuple(c.cell_id for c in cells))
     state = rows.verdict_columns(cells)[1]
-    parts = [grid([names, *rows.answer_columns(cells), state]), grid([names, *rows.speed_columns(cells)])]
+    parts = [grid([names, *rows.answer_columns(cells), state]), grid([names, *rows.damage_columns(cells), *rows.speed_columns(cells)])]
     scorers = [f"- {code(c.cell_id)}: {inline(text)}" for c in cells if (text := rows.scorers_text(c))]
     parts += ["Accuracy by scorer:\n\n" + "\n".join(scorers)] if scorers else []
     parts += [rows.warmup_text(cells)]

@@ -55,19 +55,21 @@ def label_columns(cells: Sequence[CellResult]) -> list[Column]:
 
 
 def answer_columns(cells: Sequence[CellResult]) -> list[Column]:
-    """How right the answers are; canaries and equal outputs where any cell knows them."""
-    columns = [
+    """How right the answers are."""
+    return [
         Column("accuracy\n[95 %]", tuple(accuracy_text(c) for c in cells), "accuracy"),
         Column("invalid", tuple(invalid_text(c.counts) for c in cells), "invalid"),
         Column("errors", tuple(errors_text(c.counts) for c in cells), "errors"),
     ]
-    for column in (
+
+
+def damage_columns(cells: Sequence[CellResult]) -> list[Column]:
+    """Canaries and equal outputs, each where any cell knows it."""
+    columns = (
         Column("canaries\nlost", tuple(canaries_text(c) for c in cells), "canaries lost"),
         Column("same\noutput", tuple(same_text(c) for c in cells), "same output"),
-    ):
-        if any(text != MISSING for text in column.texts):
-            columns.append(column)
-    return columns
+    )
+    return [column for column in columns if any(text != MISSING for text in column.texts)]
 
 
 def speed_columns(cells: Sequence[CellResult]) -> list[Column]:

@@ -59,7 +59,8 @@ def _shared(cells: Sequence[CellResult], width: int) -> str:
 def _cells(cells: Sequence[CellResult], width: int, color: bool) -> str:
     """One table, or two with the labels on both, or the same with numbers for labels and a key below."""
     labels = rows.label_columns(cells) or [Column("cell", tuple(c.cell_id for c in cells))]
-    answers, speed, verdicts = rows.answer_columns(cells), rows.speed_columns(cells), rows.verdict_columns(cells)
+    answers, verdicts = rows.answer_columns(cells), rows.verdict_columns(cells)
+    speed = [*rows.damage_columns(cells), *rows.speed_columns(cells)]
     whole = _lines([*labels, *answers, *speed, *verdicts], color)
     if _fits(whole, width):
         return _text(whole)
@@ -120,7 +121,8 @@ def _reference(run: RunResult, width: int) -> str:
 def _legend(cells: Sequence[CellResult], width: int) -> str:
     if not cells:
         return ""
-    columns = [*rows.answer_columns(cells), *rows.speed_columns(cells), *rows.verdict_columns(cells)]
+    columns = [*rows.answer_columns(cells), *rows.damage_columns(cells), *rows.speed_columns(cells)]
+    columns += rows.verdict_columns(cells)
     names = [column.about for column in columns if column.about]
     return "\n".join(["How it is counted", *(_wrap(f"  {n}: {METRIC_FORMULAS[n]}", width, "    ") for n in names)])
 

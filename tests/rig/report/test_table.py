@@ -24,13 +24,13 @@ def block(text: str, start: str) -> str:
 
 def test_one_row_a_cell(run: RunResult) -> None:
     expected = """\
-        served  prefill  async       accuracy              invalid  errors  requests  output    TTFT ms   TPOT ms   change, points         verdict
-                tp       scheduling  [95 %]                                 /s        tokens/s  p50/p99   p50/p99   [95 %]
-        ------  -------  ----------  --------------------  -------  ------  --------  --------  --------  --------  ---------------------  ----------
-        whole   -        on          0.975 [0.955, 0.986]  2 (1+1)  0       7.89      812       12.3/346  12.3/346  -                      baseline
-        P/D     1        off         0.975 [0.955, 0.986]  2 (1+1)  0       7.89      812       12.3/346  12.3/346  -0.25 [-1.58, +0.95]   pass
-        P/D     1        on          0.877 [0.841, 0.906]  4 (3+1)  1       7.89      812       12.3/346  12.3/346  -9.50 [-12.89, -6.75]  regression
-        P/D     2        on          -                     -        -       -         -         -         -         -                      failed"""  # noqa: E501
+        served  prefill  async       accuracy              invalid  errors  same    requests  output    TTFT ms   TPOT ms   change, points         verdict
+                tp       scheduling  [95 %]                                 output  /s        tokens/s  p50/p99   p50/p99   [95 %]
+        ------  -------  ----------  --------------------  -------  ------  ------  --------  --------  --------  --------  ---------------------  ----------
+        whole   -        on          0.975 [0.955, 0.986]  2 (1+1)  0       -       7.89      812       12.3/346  12.3/346  -                      baseline
+        P/D     1        off         0.975 [0.955, 0.986]  2 (1+1)  0       99.0 %  7.89      812       12.3/346  12.3/346  -0.25 [-1.58, +0.95]   pass
+        P/D     1        on          0.877 [0.841, 0.906]  4 (3+1)  1       90.0 %  7.89      812       12.3/346  12.3/346  -9.50 [-12.89, -6.75]  regression
+        P/D     2        on          -                     -        -       -       -         -         -         -         -                      failed"""  # noqa: E501
     assert block(format_table(run, "runs/id"), "served") == dedent(expected)
 
 
