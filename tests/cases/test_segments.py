@@ -60,6 +60,11 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
     dip["cell"]["both"]["env"]["PDRIG_SIM_FAULTS"] = json.dumps([hit(kit, 0.5, min_concurrency=5)])
     dip["matrix"] = {"concurrency": [1, 4, 8]}
 
+    # Decided long before the end, one way and the other.
+    early = sweep(600, divergence="off")
+    early["early_stop"] = True
+    early = kit.with_cases(early, {"early sound": [], "early bad": [hit(kit, 0.2)]})
+
     # What configs/sim.yaml shows, held against its own async-off cell as well.
     on = kit.template(task={"limit": 200, "concurrency": 16, "canaries": 20, "divergence": "logprobs"})
     when = {**DECODE, "async_scheduling": True, "transferred": True, "min_concurrency": 8}
@@ -82,6 +87,7 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
         run(soon=soon, dip=dip)
         | run(late=late, parts=parts)
         | run(others=others, on=on)
+        | run(early=early)
         | run(twice=kit.with_cases(twice, noise))
     )
 
@@ -212,3 +218,22 @@ def test_case_30_the_same_build_twice_is_no_alarm(sweeps: dict[str, Any]) -> Non
     )
     floor = sweeps["twice"].cells["baseline"].result["noise_floor"]
     assert floor["n"] == 1319 and floor["b"] + floor["c"] > 8, "the baseline differs from itself as much"
+
+
+@pytest.mark.parametrize(("case", "state"), [("early sound", "pass"), ("early bad", "regression")])
+def test_a_cell_that_was_decided_early_keeps_what_it_was_told(
+    sweeps: dict[str, Any], kit: Any, case: str, state: str
+) -> None:
+    cell = sweeps["early"].cells[case]
+    seen = cell.result["sequential"]
+    questions = [r for r in cell.records if r.kind == "question"]
+    assert (cell.state, seen["decided"], seen["planned"]) == (state, state, 600)
+    assert len(questions) == seen["asked"] == cell.result["task"]["n"] < 300
+    assert not cell.errors(), "what was in flight at the decision was waited for"
+    # The rig's own checks ask too; whatever else reached decode is on disk, and judged, and paired.
+    assert len(cell.truth("decode")) == len(cell.records) == len(cell.ids)
+    assert set(cell.judged) == {r.request_id for r in questions}
+    [comparison] = cell.result["comparisons"]
+    pairs = kit.rows(cell.folder / f"pairs.{comparison['baseline']}.jsonl")
+    assert {p["request_id"] for p in pairs} == set(cell.judged) and comparison["n"] == len(pairs)
+    assert f"It stopped after {seen['asked']} of 600 questions, as the verdict was decided." in cell.why
