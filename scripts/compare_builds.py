@@ -178,9 +178,15 @@ def main(argv: list[str] | None = None) -> int:
     venvs = {"base": args.base, "pr": args.pr}
     with redirect_stderr(Tee(sys.stderr)) as errors:
         run, code = sweep(args, venvs, errors)
-    if args.strict and run is not None and code == 0:
-        code = exit_code(under_test(RunFolder.open(run)), strict=True)
-    write_text(args.out / "comment.md", comment(run, code, errors.getvalue(), venvs))
+    try:
+        if args.strict and run is not None and code == 0:
+            code = exit_code(under_test(RunFolder.open(run)), strict=True)
+        text = comment(run, code, errors.getvalue(), venvs)
+    except RigError as error:
+        # The run's own files cannot be read: that is all there is to say.
+        code = error.exit_code
+        text = comment(None, code, str(error), venvs)
+    write_text(args.out / "comment.md", text)
     return code
 
 

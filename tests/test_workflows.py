@@ -132,6 +132,19 @@ def targets_of_make() -> set[str]:
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
+def test_the_guides_worked_examples_are_yaml() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(encoding="utf-8"), re.DOTALL)
+    buildkite, gitlab = map(yaml.safe_load, blocks)
+    assert len(buildkite["steps"]) == 3
+    assert all(isinstance(line, str) for line in [*buildkite["steps"][0]["commands"], *gitlab["pdrig"]["script"]])
+
+
+def test_the_variables_of_the_guide_are_those_of_the_workflows() -> None:
+    used = {name for path in (BUILDS, NIGHTLY) for name in re.findall(r"vars\.(\w+)", path.read_text(encoding="utf-8"))}
+    told = set(re.findall(r"^\| `(PDRIG_\w+)`", (ROOT / "docs" / "ci.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert used == told
+
+
 def test_options_set_in_variables_are_known_too() -> None:
     """The scripts are called with "$@": what is collected there is parsed like the rest."""
     found = 0

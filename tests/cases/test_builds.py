@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,10 +51,18 @@ def checkout(folder: Path, root: Path, sweep: dict[str, Any]) -> None:
 
 
 def bash(commands: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """As GitHub runs a step: bash -e."""
-    return subprocess.run(
-        ["bash", "-e", "-c", commands], cwd=cwd, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
+    """As GitHub runs a step: bash -e. What it started ends with it, also when the test runs out of time."""
+    out, err = subprocess.PIPE, subprocess.PIPE
+    argv = ["bash", "-e", "-c", commands]
+    with subprocess.Popen(
+        argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True, process_group=0
+    ) as process:
+        try:
+            stdout, stderr = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGTERM)
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
 
 
 def a_sweep(kit: Any) -> dict[str, Any]:
@@ -87,6 +97,9 @@ def test_two_builds_by_the_commands_of_the_pull_request_workflow(tmp_path: Path,
     assert "| base | `0.32.0` | `c0ffeebase` |" in comment
     assert "| pr | `0.32.0` | `c0ffeepr` |" in comment
     assert (run / "junit.xml").is_file()
+    again = bash(step("pr.yaml", "compare", "compare") + " --resume", tmp_path, {**kit.clean_env(), **env})
+    assert again.returncode == done.returncode, again.stderr
+    assert list((tmp_path / "comparison" / "runs").iterdir()) == [run]
     assert under_test["cell_id"] in summary.read_text(encoding="utf-8")
 
 
