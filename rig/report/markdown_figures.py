@@ -74,6 +74,12 @@ def noise_and_canaries(cells: Sequence[CellResult]) -> str:
     return "### Noise floor and canaries\n\n" + "\n".join(lines) if lines else ""
 
 
+def by_groups(cells: Sequence[CellResult]) -> str:
+    """Accuracy by what a task's questions differ in, a row a group and a column a cell."""
+    tables = [f"### Accuracy by {inline(axis)}\n\n{grid(columns)}" for axis, columns in rows.group_tables(cells)]
+    return "\n\n".join(tables)
+
+
 def resumed(cells: Sequence[CellResult]) -> str:
     """Cells that were gone on with after their sweep was killed."""
     lines = [
@@ -89,7 +95,8 @@ def figures(cells: Sequence[CellResult]) -> str:
     """Every cell's figures, folded away."""
     names = Column("cell", tuple(c.cell_id for c in cells))
     state = rows.verdict_columns(cells)[1]
-    parts = [grid([names, *rows.answer_columns(cells), state]), grid([names, *rows.damage_columns(cells), *rows.speed_columns(cells)])]
+    answers = [names, *rows.answer_columns(cells), *rows.damage_columns(cells), state]
+    parts = [grid(answers), grid([names, *rows.speed_columns(cells)])]
     scorers = [f"- {code(c.cell_id)}: {inline(text)}" for c in cells if (text := rows.scorers_text(c))]
     parts += ["Accuracy by scorer:\n\n" + "\n".join(scorers)] if scorers else []
     parts += [rows.warmup_text(cells)]
