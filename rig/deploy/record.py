@@ -71,20 +71,27 @@ def difference(recorded: Mapping[str, Any], plan: DeploymentPlan, engines: Mappi
     if processes.keys() != planned.keys():
         return f"it had the processes {', '.join(processes)}, now {', '.join(planned)}"
     for name, wanted in planned.items():
-        for key, value in wanted.items():
-            if (was := processes[name].get(key)) != value:
-                return f"{name}: {key} was {_shown(was)}, now {_shown(value)}"
-    for key, now in (("environment", inherited()), ("engines", dict(engines))):
-        was = recorded.get(key) or {}
-        changed = sorted(n for n in {*was, *now} if was.get(n) != now.get(n))
-        if changed:
-            name = changed[0]
-            return f"{key}: {name} was {_shown(was.get(name))}, now {_shown(now.get(name))}"
+        if changed := _changed({key: processes[name].get(key) for key in wanted}, wanted):
+            return f"{name}: {changed}"
+    now = {"environment": inherited(), "engines": dict(engines)}
+    return _changed({key: recorded.get(key) or {} for key in now}, now)
+
+
+def _changed(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The first of these that is another now, down to the single variable or version."""
+    for key in {**was, **now}:
+        old, new = was.get(key), now.get(key)
+        if old != new:
+            if isinstance(old, dict) and isinstance(new, dict):
+                return f"{key}: {_changed(old, new)}"
+            return f"{key} was {_shown(old)}, now {_shown(new)}"
     return None
 
 
 def _shown(value: Any) -> str:
-    return "not set" if value is None else shlex.join(map(str, value)) if isinstance(value, list) else str(value)
+    if value is None or value == []:
+        return "not set"
+    return shlex.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 class Record:

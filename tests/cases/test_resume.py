@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.timeout(600)
+"""The first tests wait for sweeps that are killed and made again."""
+
 SLOW = {"ms_per_token": 12}
 QUESTIONS = 120
 ORPHAN = {"fault": "orphan_child", "params": {"lifetime_s": 1000}}
