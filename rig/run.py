@@ -107,7 +107,7 @@ def check_startable(plan: SweepPlan) -> None:
     Raises EngineNotFound, and UsageError for a port that is taken already or a server planned for another host.
     """
     for deployment in plan.deployments:
-        if deployment.launcher == "local":
+        if deployment.launcher != "attach":
             try:
                 require_startable(deployment)
             except PortLost as error:
