@@ -176,6 +176,8 @@ def conclude(
         legs_ms=metrics.legs_ms(leg for leg in legs or () if leg.request_id in timed_ids),
         throughput=metrics.throughput(timed),
         evidence=proof,
+        sources=evidence.prompt_sources(proof.counters, {r.instance: r.role for r in gathered.observed.after}),
+        groups=metrics.groups(first_judged, task),
         repeats=repeats_of(judged),
         sequential=None if early is None else early.result(len(first_ids)),
         rerun_of=cell.rerun_of,

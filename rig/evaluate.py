@@ -198,6 +198,7 @@ def summary(
         counts=metrics.counts(judged, records),
         latency_ms=metrics.latency_ms(records),
         throughput=metrics.throughput(records),
+        groups=metrics.groups(judged, task),
         failure=next((r.error.message for r in records if r.error is not None), None),
     )
     return result, judged

@@ -15,7 +15,7 @@ from evals.records import RequestRecord
 from rig import series as c
 from rig.connectors import Adapter, adapter, why_none
 from rig.evidence_requests import engine_of
-from rig.records import Evidence, Finding, Leg
+from rig.records import Evidence, Finding, Leg, PromptSources
 from rig.series import Reading, still_held
 
 RECOMPUTED_PER_REQUEST = 1
@@ -123,6 +123,19 @@ def deltas(before: Sequence[Reading], after: Sequence[Reading]) -> dict[str, dic
             backwards = old is not None and new is not None and new < old and name not in c.GAUGES
             grown[reading.instance][name] = None if old is None or new is None or backwards else new - old
     return grown
+
+
+def prompt_sources(
+    counters: Mapping[str, Mapping[str, float | None]], roles: Mapping[str, str]
+) -> PromptSources | None:
+    """Where prompt tokens came from on the servers that prefill; `counters` are grown as `deltas` has them.
+
+    None where a series is missing. What a connector loads there comes from a storage: a hand-off ends in decode.
+    """
+    own = {instance: grown for instance, grown in counters.items() if roles.get(instance) != "decode"}
+    found = [_total(own, roles, name, None) for name in (c.CACHED_TOKENS, c.EXTERNAL_TOKENS, c.LOCAL_TOKENS)]
+    cached, loaded, computed = found
+    return None if cached is None or loaded is None or computed is None else PromptSources(cached, loaded, computed)
 
 
 def _total(

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from evals.records import RequestRecord
-from rig.records import Accuracy, Counts, Judged, Leg, Percentiles, Throughput
+from evals.shapes import Task
+from rig.records import Accuracy, Counts, Group, Groups, Judged, Leg, Percentiles, Throughput
 from rig.stats import percentile, wilson
 
 METRIC_FORMULAS: Mapping[str, str] = {
@@ -20,8 +21,11 @@ METRIC_FORMULAS: Mapping[str, str] = {
     "canaries lost": "canaries that did not come back with the code of their own prompt / canaries answered; crossed: "
     "with another canary's",
     "same output": "answers whose text is the baseline's / pairs; of a baseline, its own second answers",
+    "cache hits": "prompt tokens that the servers which prefill found in their prefix cache or loaded through a "
+    "connector / all their prompt tokens, by vLLM's prompt_tokens_by_source",
     "requests/s": "questions that succeeded / (last end - first submit)",
     "output tokens/s": "output tokens of questions that succeeded / (last end - first submit)",
+    "total tokens/s": "prompt and output tokens of questions that succeeded / (last end - first submit)",
     "E2E": "end of the answer - submit, in ms",
     "TTFT": "first token - submit, in ms; only where answers are streamed",
     "TPOT": "(E2E - TTFT) / (output tokens - 1), in ms; one value a request of two tokens or more",
@@ -65,6 +69,19 @@ def counts(judged: Iterable[Judged], records: Iterable[RequestRecord]) -> Counts
         error=dict(sorted(classes.items())),
         error_by_leg={leg: dict(sorted(found.items())) for leg, found in sorted(legs.items())},
     )
+
+
+def groups(judged: Iterable[Judged], task: Task) -> Groups | None:
+    """Accuracy by what the task's samples say of themselves, in their order; None for a task that does not group."""
+    if task.group_by is None:
+        return None
+    of = {s.sample_id: str(s.meta[task.group_by]) for s in task.samples if task.group_by in s.meta}
+    found: dict[str, list[str]] = {name: [] for name in of.values()}
+    for j in judged:
+        if j.sample_id in of:
+            found[of[j.sample_id]].append(j.outcome)
+    scored = [Group(name, *_score(outcomes)) for name, outcomes in found.items()]
+    return Groups(task.group_by, tuple(scored))
 
 
 def retried(records: Iterable[RequestRecord]) -> int:

@@ -76,6 +76,39 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Questions told apart by what the task says of them: `correct` of the `scored` in it."""
+
+    name: str
+    correct: int
+    scored: int
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Accuracy by `axis`, such as the depth of a needle."""
+
+    axis: str
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True)
+class PromptSources:
+    """Prompt tokens on the servers that prefill, over the evaluation: from their own prefix cache, loaded by a
+    connector, computed."""
+
+    cached: int
+    loaded: int
+    computed: int
+
+    @property
+    def hit_rate(self) -> float | None:
+        """The share that was not computed."""
+        total = self.cached + self.loaded + self.computed
+        return (self.cached + self.loaded) / total if total else None
+
+
+@dataclass(frozen=True)
 class Percentiles:
     """Of one latency, in ms."""
 
@@ -213,6 +246,8 @@ class CellResult:
     legs_ms: dict[str, Percentiles] = field(default_factory=dict)
     throughput: Throughput | None = None
     evidence: Evidence | None = None
+    sources: PromptSources | None = None
+    groups: Groups | None = None
     comparisons: tuple[Comparison, ...] = ()
     noise_floor: Comparison | None = None
     repeats: Repeats | None = None

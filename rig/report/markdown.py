@@ -40,6 +40,7 @@ def format_markdown(
         parts += [optional(legend(cells), _OVERVIEW), *_look_at(run, logs or {}, limit)]
         parts += [optional(_expected(cells), _EXPECTED)]
         parts += [
+            optional(figures.by_groups(cells), _EXPECTED),
             optional(figures.resumed(cells), _EXPECTED),
             optional(figures.ratios(cells), _SPEED),
             optional(figures.noise_and_canaries(cells), _NOISE),

@@ -10,7 +10,7 @@ from typing import Any
 from rig.labels import MISSING as MISSING
 from rig.labels import label_text as label_text
 from rig.metrics import error_texts
-from rig.records import CellResult, Comparison, Counts, Percentiles, Reason, RunResult
+from rig.records import CellResult, Comparison, Counts, Group, Percentiles, Reason, RunResult
 from rig.secrets import masked_line
 from rig.verdict import state_name
 
@@ -73,9 +73,16 @@ def damage_columns(cells: Sequence[CellResult]) -> list[Column]:
 
 
 def speed_columns(cells: Sequence[CellResult]) -> list[Column]:
-    """How fast they came."""
+    """How fast they came; prompt tokens too where any cell found some of them in a cache."""
     rates = [c.throughput for c in cells]
+    hits = [c.sources.hit_rate if c.sources else None for c in cells]
+    total = Column(
+        "total\ntokens/s", tuple(number(t.total_tokens_per_s if t else None) for t in rates), "total tokens/s"
+    )
+    shares = tuple(MISSING if hit is None else f"{100 * hit:.1f} %" for hit in hits)
+    cached = [Column("cache\nhits", shares, "cache hits"), total] if any(hits) else []
     return [
+        *cached,
         Column("requests\n/s", tuple(number(t.requests_per_s if t else None) for t in rates), "requests/s"),
         Column(
             "output\ntokens/s", tuple(number(t.output_tokens_per_s if t else None) for t in rates), "output tokens/s"
@@ -195,6 +202,34 @@ def scorers_text(cell: CellResult) -> str | None:
         return None
     others = [f"{n} {MISSING if v is None else f'{v:.3f}'}" for n, v in a.by_scorer.items() if n != a.scorer]
     return ", ".join([f"{a.scorer} {a.value:.3f} (decides)", *others])
+
+
+def groups_text(cell: CellResult) -> str | None:
+    """Accuracy by what the task's questions differ in: `by depth: 0 % 40/40, 25 % 39/40`; None where they do not."""
+    found = cell.groups
+    if found is None or not any(group.scored for group in found.groups):
+        return None
+    return f"by {found.axis}: " + ", ".join(f"{g.name} {g.correct}/{g.scored}" for g in found.groups)
+
+
+def group_tables(cells: Sequence[CellResult]) -> list[tuple[str, list[Column]]]:
+    """Tables with a row a group and a column a cell, each with what it groups by."""
+    tables = []
+    for axis in dict.fromkeys(c.groups.axis for c in cells if c.groups):
+        told = {c.cell_id: {g.name: g for g in c.groups.groups} for c in cells if c.groups and c.groups.axis == axis}
+        names = list(dict.fromkeys(name for groups in told.values() for name in groups))
+        columns = [Column(axis, tuple(names))]
+        columns += [
+            Column(cell_id, tuple(_share(groups.get(name)) for name in names)) for cell_id, groups in told.items()
+        ]
+        tables.append((axis, columns))
+    return tables
+
+
+def _share(group: Group | None) -> str:
+    if group is None or not group.scored:
+        return MISSING
+    return f"{group.correct / group.scored:.3f} ({group.correct}/{group.scored})"
 
 
 def warmup_text(cells: Sequence[CellResult]) -> str:

@@ -42,6 +42,7 @@ def format_table(run: RunResult, path: str, width: int = WIDTH, color: bool = Fa
     if run.cells:
         parts += [_shared(run.cells, width), _cells(run.cells, width, color)]
         parts += [_listed("Accuracy by scorer", run.cells, rows.scorers_text, width)]
+        parts += [_listed("Accuracy by groups of questions", run.cells, rows.groups_text, width)]
         parts += [_listed("Requests", run.cells, rows.requests_text, width)]
         parts += [_verdicts(run.cells, width, color), _why(run.cells, width)]
         parts += [_listed("Noise floor", run.cells, rows.noise_text, width)]

@@ -22,6 +22,7 @@ from rig.sim.kv import Reader, Tickets
 from rig.sim.ledger import Entry, Ledger
 from rig.sim.metrics import Metrics
 from rig.sim.options import Options
+from rig.sim.prefix import PrefixCache
 from rig.sim.protocol import Ask, Prompt, Refused
 from rig.sim.replies import Choice
 
@@ -62,6 +63,8 @@ class Engine:
             size = settings.kv_bytes_per_token
             self.tickets = Tickets(options, options.kv, settings.kv_groups, size, self.metrics)
             self.reader = Reader(options, options.kv, size, self.metrics)
+        self.blocks = options.gpu_blocks or settings.kv_blocks
+        self.prefix = PrefixCache(self.blocks, options.block_size) if options.prefix_caching else None
         self.dead = False
         self._book = answers.Book.read(Path(settings.data)) if settings.data else answers.EMPTY_BOOK
         self._ledger = Ledger(
@@ -171,7 +174,7 @@ class Engine:
         """Bring the gauges up to date."""
         held = self.tickets.held_blocks if self.tickets else 0
         used = held + sum(job.blocks for job in self._jobs)
-        self.metrics.kv_usage.values[None] = min(used / self.settings.kv_blocks, 1.0)
+        self.metrics.kv_usage.values[None] = min(used / self.blocks, 1.0)
         self.metrics.running.values[None] = self._running
         self.metrics.waiting.values[None] = len(self._jobs) - self._running
 
@@ -190,7 +193,8 @@ class Engine:
         """Get the prompt's KV: from the other side, or by computing it. Raises Refused."""
         count = job.entry.prompt_tokens
         external = await self._receive(job, count) if self.reader and job.ask.kv_params else 0
-        local = count - external
+        known = self.prefix.use(job.ask.prompts[0].token_ids) if self.prefix and not external else 0
+        local = count - external - known
         slow = job.struck.get("slow_first_token")
         wait_ms = (self.settings.prefill_ms + local * self.settings.prefill_ms_per_token) if not external else 0.0
         wait_ms += float(slow.param("ms")) if slow else 0.0
@@ -199,6 +203,7 @@ class Engine:
         job.entry.external_tokens, job.entry.local_tokens = external, local
         self.metrics.prompt_tokens.add(count)
         self.metrics.by_source.add(local, "local_compute")
+        self.metrics.by_source.add(known, "local_cache_hit")
         self.metrics.by_source.add(external, "external_kv_transfer")
         job.first_token = time.monotonic()
         self.metrics.ttft.observe(job.first_token - job.started)

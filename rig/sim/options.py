@@ -47,6 +47,8 @@ class Options:
     port: int
     max_model_len: int
     block_size: int
+    prefix_caching: bool
+    gpu_blocks: int | None
     max_num_seqs: int | None
     tp: int
     pp: int
@@ -75,6 +77,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
     if model is None:
         raise OptionError("no model: give it as the first argument, as for `vllm serve MODEL`")
     async_off = "no-async-scheduling" in flags
+    known.used.update({"enable-prefix-caching", "no-enable-prefix-caching"})
     known.used.update({"async-scheduling", "no-async-scheduling"})
     kv_text = known.text("kv-transfer-config")
     kv = _kv_transfer(kv_text) if kv_text else None
@@ -94,6 +97,8 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         port=known.number("port", 8000, least=0),
         max_model_len=known.number("max-model-len", 32768),
         block_size=known.number("block-size", 16),
+        prefix_caching="enable-prefix-caching" in flags,
+        gpu_blocks=known.number("num-gpu-blocks-override", 0, least=0) or None,
         max_num_seqs=known.number("max-num-seqs", 0, least=0) or None,
         tp=known.number("tensor-parallel-size", 1),
         pp=known.number("pipeline-parallel-size", 1),

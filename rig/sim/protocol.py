@@ -114,6 +114,16 @@ def read(endpoint: Endpoint, body: Any, models: Sequence[str], max_model_len: in
     )
 
 
+def tokenized(body: Any, models: Sequence[str]) -> tuple[int, ...]:
+    """The token ids of what a request to `/tokenize` holds. Raises Refused."""
+    if not isinstance(body, dict):
+        raise Refused(400, "Input should be a valid dictionary")
+    if body.get("model") not in (None, *models):
+        raise Refused(404, f"The model `{body['model']}` does not exist.", "model")
+    prompts = _messages(body) if "messages" in body else _prompts(body.get("prompt"))
+    return prompts[0].token_ids
+
+
 def _flag(body: dict[str, Any], name: str) -> bool:
     value = body.get(name)
     if value is not None and not isinstance(value, bool):

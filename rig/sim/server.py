@@ -44,6 +44,7 @@ class Face:
         self._routes: dict[tuple[str, str], Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {
             ("POST", "/v1/completions"): lambda request: self._complete(request, "completions"),
             ("POST", "/v1/chat/completions"): lambda request: self._complete(request, "chat"),
+            ("POST", "/tokenize"): self._tokenize,
             ("GET", "/v1/models"): self._models,
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
@@ -82,6 +83,17 @@ class Face:
                 ],
             }
         )
+
+    async def _tokenize(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Of a prompt, or of a chat's messages (vllm/entrypoints/serve/tokenize/protocol.py)."""
+        options = self.engine.options
+        try:
+            ids = protocol.tokenized(orjson.loads(await request.read()), options.served_names)
+        except orjson.JSONDecodeError as error:
+            return json_response(protocol.error_body(400, f"JSON decode error: {error}"), 400)
+        except Refused as refused:
+            return json_response(refused.body(), refused.status)
+        return json_response({"count": len(ids), "max_model_len": options.max_model_len, "tokens": ids})
 
     async def _health(self, request: web.BaseRequest) -> web.StreamResponse:
         ill = self.engine.dead or self.engine.planted.at_start("never_healthy")
