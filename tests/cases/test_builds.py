@@ -97,7 +97,7 @@ def test_two_builds_by_the_commands_of_the_pull_request_workflow(tmp_path: Path,
     assert "| base | `0.32.0` | `c0ffeebase` |" in comment
     assert "| pr | `0.32.0` | `c0ffeepr` |" in comment
     assert (run / "junit.xml").is_file()
-    again = bash(step("pr.yaml", "compare", "compare") + " --resume", tmp_path, {**kit.clean_env(), **env})
+    again = bash(step("pr.yaml", "compare", "compare").rstrip() + " --resume", tmp_path, {**kit.clean_env(), **env})
     assert again.returncode == done.returncode, again.stderr
     assert list((tmp_path / "comparison" / "runs").iterdir()) == [run]
     assert under_test["cell_id"] in summary.read_text(encoding="utf-8")
