@@ -15,6 +15,7 @@ from typing import Any
 from rig.config import Config
 from rig.config_errors import shown
 from rig.config_matrix import Cell
+from rig.connectors import adapter, why_none
 from rig.plan_pairs import PULL, PUSH, Pair, pair_of, serves_vllm
 from rig.yaml_source import KeyPath, dotted
 
@@ -86,6 +87,9 @@ def rule_notes(config: Config, cells: Iterable[tuple[str, Cell, bool]]) -> list[
             continue
         version = config.versions.get(cell.settings.engine)
         pair = pair_of(config, cell)
+        connector, *inside = pair.prefill.connectors
+        if adapter(connector, tuple(inside)) is None:
+            notes.add(f"no verdict on the hand-off: {why_none(connector, tuple(inside))}", cell_id)
         for rule in RULES:
             for found in rule.check(pair):
                 where = f"(vLLM {', '.join(rule.versions)}: {rule.source})"

@@ -339,6 +339,14 @@ def test_rules_are_for_vllm_alone_and_name_their_source() -> None:
     assert all(".py" in rule.source for rule in RULES)
 
 
+def test_a_connector_that_nothing_proves_is_said_before_it_runs() -> None:
+    notes = plan(sweep({"kv_transfer_config": {"kv_connector": "MooncakeConnector", "kv_role": "kv_both"}})).notes
+    (note,) = (n for n in notes if "no verdict on the hand-off: " in n)
+    assert "MooncakeConnector" in note
+    assert not [n for n in plan(sweep()).notes if "no verdict" in n]
+    assert not [n for n in plan(sweep({"kv_transfer_config": multi(NIXL, OFFLOADING)})).notes if "no verdict" in n]
+
+
 def test_a_rule_is_checked_for_each_value_of_an_axis_and_points_there() -> None:
     with pytest.raises(ConfigError, match=r"matrix\.decode\.tp\[2\]: prefill's TP 2 and decode's TP 3"):
         plan(sweep({"prefill": {"tp": 2}}, matrix={"decode.tp": [1, 2, 3]}))
