@@ -102,7 +102,7 @@ async def run_cell(
         if early is not None:
             early.seen(record)
         if record.kind == "question":
-            display.answered(outcome(record))
+            display.answered(cell.id, outcome(record))
 
     def arrived(record: RequestRecord) -> None:
         watch.seen(record)
@@ -129,6 +129,7 @@ async def run_cell(
     async with _beside(follow(deployment, deployment_name, start, tally, keep)):
         for asked in rounds:
             await put(left(asked.requests if early is None else early.requests()), arrived)
+    display.evaluated(cell.id)
     records = [with_reasoning(record, cell.task.score_reasoning) for record in raw]
     observed = await end_of(deployment, start)
     await deployment.flush_legs()
@@ -185,6 +186,8 @@ class _Watch:
             fault = next((task.result() for task in ends if task.done()), None)
             if fault is None:
                 await work
+                fault = await self._deployment.lost()
+            if fault is None:
                 return
             stop.set()
             await work

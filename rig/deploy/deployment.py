@@ -21,6 +21,9 @@ from rig.planned import DeploymentPlan
 from rig.records import Role
 
 FLUSH_TIMEOUT_S = 10.0
+# A server that gives no answer is asked so often; if its end is not noticed within LOST_S after that, that is enough.
+ASKED = 3
+LOST_S = 15.0
 
 T = TypeVar("T")
 
@@ -141,6 +144,30 @@ class Deployment:
         self._record.process(member.name, failure=str(error))
         self._on_event(Event(member.name, "failed", str(error)))
         return error
+
+    async def lost(self) -> DeployError | None:
+        """A server that does not answer any more, also where its end has not been noticed yet; None if all do.
+
+        Questions fail faster than another machine is known to be lost, and would count as the servers' errors.
+        """
+        async with ready.client() as http:
+            silent: dict[str, str] = {}
+            for _ in range(ASKED):
+                found = await asyncio.gather(*(ready.health(http, server.url) for server in self.servers))
+                silent = {s.name: health for s, health in zip(self.servers, found, strict=True) if health != "well"}
+                if not silent:
+                    return None
+        noticed = asyncio.ensure_future(self.wait_failed())
+        try:
+            await asyncio.wait([noticed], timeout=LOST_S)
+            if noticed.done():
+                return noticed.result()
+        finally:
+            noticed.cancel()
+        server = next(server for server in self.servers if server.name in silent)
+        where = next((s.node or s.host for s in self.plan.servers if s.name == server.name), None)
+        on = f" on {where}" if where else ""
+        return ServerDied(f"{server.name}{on} does not answer any more ({server.url}/health)", server.name)
 
     def note(self, **fields: Any) -> None:
         """Writes down what else is known of this launch."""

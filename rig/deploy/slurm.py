@@ -23,11 +23,11 @@ from rig.deploy.events import OnEvent
 from rig.errors import DeployError, UsageError
 from rig.planned import DeploymentPlan, ServerPlan, SweepPlan
 
-PROGRAMS = ("srun", "scontrol", "squeue", "scancel")
+PROGRAMS = ("srun", "scontrol", "squeue", "scancel", "sinfo")
 # How long Slurm may take to answer, and to end a step that it was told to end (its own KillWait is 30 s by default).
 ANSWER_S = 30.0
-CANCEL_S = 60.0
-POLL_S = 0.5
+CANCEL_S = 45.0
+POLL_S = 1.0
 # What salloc and sbatch set would else count as options of every srun.
 KEPT_ENV = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTERS")
 _PLACE = re.compile(r"\{node(\d+)\}")
@@ -125,15 +125,21 @@ class Srun:
         where = remote.machine(process.server)
         deadline = time.monotonic() + CANCEL_S
         try:
-            while steps := await self._steps(process.mark):
-                if time.monotonic() >= deadline:
-                    return f"step {', '.join(steps)} on {where}, which Slurm could not end; scancel it"
-                for step in steps:
-                    await _answer("scancel", step)
+            steps = await self._steps(process.mark)
+            for step in steps:
+                await _answer("scancel", step)
+            while steps and time.monotonic() < deadline:
                 await asyncio.sleep(POLL_S)
+                steps = await self._steps(process.mark)
+            if not steps:
+                return None
+            # Slurm marks a node that does not answer with an asterisk (sinfo(1), NODE STATE CODES).
+            state = (await _answer("sinfo", "--noheader", f"--nodes={where}", "--format=%T")).strip()
         except DeployError as error:
             return f"not known whether it ended on {where}: {error}"
-        return None
+        if state.endswith("*") or state.startswith("down"):
+            return f"not known whether step {', '.join(steps)} ended on {where}, which does not answer Slurm ({state})"
+        return f"step {', '.join(steps)} on {where}, which Slurm could not end; scancel it"
 
     async def _steps(self, mark: str) -> list[str]:
         try:
