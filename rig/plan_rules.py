@@ -171,24 +171,28 @@ def _replicated(pair: Pair) -> Iterator[Finding]:
 
 
 def _block_sizes(pair: Pair) -> Iterator[Finding]:
-    """The reader's block must be a multiple of the other side's. The kernel may use smaller blocks than asked for
-    (`select_common_block_size`, v1/worker/utils.py), where only the attention backend decides: then it is likely."""
+    """The block of the side that moves them must be a multiple of the other's.
+
+    What counts are the kernel's blocks, which may be smaller than those asked for (`select_common_block_size`,
+    v1/worker/utils.py) and larger in a model with state: only the CPU's one attention backend is sure to take its
+    multiples of 32 as they are.
+    """
     p, d = pair.prefill.number("block-size"), pair.decode.number("block-size")
     if not pair.nixl or p is None or d is None or p == d:
         return
     key = pair.decode.arg_key("block-size")
-    mover, other = (p, d) if pair.nixl == PUSH else (d, p)
-    if mover % other:
-        word = "divide" if pair.nixl == PUSH else "be a multiple of"
-        problem = f"decode's block size {d} must {word} prefill's {p}"
-        yield Finding(key, problem, certain=pair.device == "cpu")
+    sure = pair.device == "cpu" and pair.model.known and not pair.model.state
+    mover, other = (pair.prefill, pair.decode) if pair.nixl == PUSH else (pair.decode, pair.prefill)
+    size, theirs = (p, d) if pair.nixl == PUSH else (d, p)
+    if size % theirs:
+        problem = f"{mover.name}'s block size {size} must be a multiple of {other.name}'s {theirs}"
+        yield Finding(key, problem, certain=sure)
+    elif other.tp > mover.tp and not (pair.model.mla or pair.model.state):
+        problem = f"{other.name} has the larger TP ({other.tp}, {mover.name} {mover.tp}), so block sizes {p} and {d}"
+        yield Finding(key, f"{problem} must be the same", certain=sure)
     if pair.device == "gpu" and any(side.kv.get("kv_buffer_device") == "cpu" for side in pair.sides):
-        yield Finding(key, f"block sizes {p} and {d} differ, which a host buffer (kv_buffer_device: cpu) cannot move")
-    larger, smaller = (d, p) if pair.nixl == PUSH else (p, d)
-    tps = (pair.decode.tp, pair.prefill.tp) if pair.nixl == PUSH else (pair.prefill.tp, pair.decode.tp)
-    if tps[0] > tps[1] and larger != smaller and pair.model.known and not (pair.model.mla or pair.model.state):
-        problem = f"block sizes {p} and {d} differ and so do the TP sizes {pair.prefill.tp} and {pair.decode.tp}"
-        yield Finding(key, f"{problem}: make one of the two equal", certain=pair.device == "cpu")
+        problem = f"block sizes {p} and {d} differ, which a host buffer (kv_buffer_device: cpu) cannot move"
+        yield Finding(key, problem, certain=False)
 
 
 _DTYPES = {"half": "float16", "float": "float32", "auto": None}
@@ -368,13 +372,13 @@ RULES = (
     Rule("attention heads", "config/model.py, verify_with_parallel_config", _heads),
     Rule("TP sizes", "distributed/kv_transfer/kv_connector/utils.py, tp_ratio", _tp_divides),
     Rule("KV heads", f"{_WORKER}, _validate_remote_agent_handshake", _replicated),
-    Rule("block sizes", "distributed/kv_transfer/kv_connector/utils.py, block_size_ratio", _block_sizes),
+    Rule("block sizes", f"{_WORKER}, and block_size_ratio of kv_connector/utils.py", _block_sizes),
     Rule("agreement", f"{_V1}nixl/metadata.py, compute_nixl_compatibility_hash", _agreement),
     Rule("mode", f"{_V1}nixl/metadata.py, transfer_mode", _modes),
     Rule("speculation", f"{_V1}nixl/metadata.py, _get_speculative_compatibility_factors", _speculation),
     Rule("conv state", f"{_WORKER}, is_conv_state_dim_first", _conv_layout),
     Rule("state needs HMA", f"{_WORKER}, _is_hma_required", _state_needs_hma),
-    Rule("HMA", "config/vllm.py, supports_hma_config", _hma_asked_for),
+    Rule("HMA", "distributed/kv_transfer/kv_connector/factory.py, create_connector", _hma_asked_for),
     Rule("offloaded state", f"{_V1}offloading/config.py, tokens_per_hash", _offloaded_state),
     Rule("cached state", f"{_WORKER}, _validate_remote_agent_handshake", _cached_state),
     Rule("mamba block", "config/vllm.py, validate_mamba_block_size", _mamba_block),

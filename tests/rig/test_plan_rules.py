@@ -68,6 +68,15 @@ def each(name: str, prefill: Any, decode: Any) -> dict[str, Any]:
     }
 
 
+def merge(*parts: dict[str, Any]) -> dict[str, Any]:
+    """Cells laid over one another, side by side within `prefill` and `decode`."""
+    whole: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            whole[name] = {**whole.get(name, {}), **value}
+    return whole
+
+
 STATE = {"family": "hybrid"}
 PLAIN = {"family": "attention", "kv_heads": 4}
 HYBRID = {"both": {"env": DS, "args": {"enable-prefix-caching": False}}}
@@ -113,13 +122,18 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "blocks on a CPU",
-        sweep(each("block-size", 64, 96), engine={"device": "cpu"}),
+        sweep(each("block-size", 64, 96), PLAIN, {"device": "cpu"}),
         "cell.decode.args.block-size: decode's block size 96 must be a multiple of prefill's 64",
     ),
     (
-        "blocks through a host buffer",
-        sweep({**each("block-size", 16, 32), "kv_transfer_config": {**NIXL, "kv_buffer_device": "cpu"}}),
-        "which a host buffer (kv_buffer_device: cpu) cannot move",
+        "blocks on a CPU, gathered",
+        sweep(merge(each("block-size", 32, 64), tps(4, 2)), PLAIN, {"device": "cpu"}),
+        "prefill has the larger TP (4, decode 2), so block sizes 32 and 64 must be the same",
+    ),
+    (
+        "blocks on a CPU, pushed",
+        sweep({**each("block-size", 32, 64), "kv_transfer_config": PUSH}, PLAIN, {"device": "cpu"}),
+        "prefill's block size 32 must be a multiple of decode's 64",
     ),
     (
         "dtype",
@@ -252,6 +266,11 @@ def test_another_version_or_an_expected_failure_makes_it_a_note(data: dict[str, 
 
 
 LIKELY: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "blocks through a host buffer",
+        sweep({**each("block-size", 16, 32), "kv_transfer_config": {**NIXL, "kv_buffer_device": "cpu"}}),
+        "which a host buffer (kv_buffer_device: cpu) cannot move",
+    ),
     (
         "a connector that a plugin may bring",
         sweep({"kv_transfer_config": {"kv_connector": "Ours", "kv_role": "kv_both"}}),
