@@ -125,21 +125,20 @@ class Srun:
         where = remote.machine(process.server)
         deadline = time.monotonic() + CANCEL_S
         try:
-            steps = await self._steps(process.mark)
-            for step in steps:
+            for step in await self._steps(process.mark):
                 await _answer("scancel", step)
-            while steps and time.monotonic() < deadline:
+            while steps := await self._steps(process.mark):
+                # Slurm marks a node that does not answer with an asterisk (sinfo(1), NODE STATE CODES).
+                state = (await _answer("sinfo", "--noheader", f"--nodes={where}", "--format=%T")).strip()
+                named = f"step {', '.join(steps)}"
+                if state.endswith("*") or state.startswith("down"):
+                    return f"not known whether {named} ended on {where}, which does not answer Slurm ({state})"
+                if time.monotonic() >= deadline:
+                    return f"{named} on {where}, which Slurm could not end; scancel it"
                 await asyncio.sleep(POLL_S)
-                steps = await self._steps(process.mark)
-            if not steps:
-                return None
-            # Slurm marks a node that does not answer with an asterisk (sinfo(1), NODE STATE CODES).
-            state = (await _answer("sinfo", "--noheader", f"--nodes={where}", "--format=%T")).strip()
         except DeployError as error:
             return f"not known whether it ended on {where}: {error}"
-        if state.endswith("*") or state.startswith("down"):
-            return f"not known whether step {', '.join(steps)} ended on {where}, which does not answer Slurm ({state})"
-        return f"step {', '.join(steps)} on {where}, which Slurm could not end; scancel it"
+        return None
 
     async def _steps(self, mark: str) -> list[str]:
         try:
