@@ -30,6 +30,15 @@ CELL = click.option(
     "--cell", "cell_glob", metavar="GLOB", help="Only cells whose id matches; their baselines come too."
 )
 
+PARALLEL = click.option(
+    "--parallel",
+    type=click.IntRange(1),
+    is_flag=False,
+    flag_value=0,
+    metavar="[N]",
+    help="Run deployments side by side where GPUs and ports allow, N at most.",
+)
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="pdrig")
@@ -45,15 +54,17 @@ def cli() -> None:
 @CONFIG
 @CELL
 @click.option("--gpus", type=click.IntRange(0), help="Plan for so many GPUs instead of those of this machine.")
+@PARALLEL
 @click.option("--format", "form", type=click.Choice(["table", "json", "sh"]), default="table")
-def plan(config: Path, cell_glob: str | None, gpus: int | None, form: str) -> None:
+def plan(config: Path, cell_glob: str | None, gpus: int | None, parallel: int | None, form: str) -> None:
     """Show what would run: commands, environment, GPUs, ports.
 
     `sh` is a script that a person can run.
     """
     from rig.plan_text import format_plan
 
-    click.echo(format_plan(planned_sweep(config, cell_glob=cell_glob, gpus=gpus, enough_gpus=True), form))
+    planned = planned_sweep(config, cell_glob=cell_glob, gpus=gpus, enough_gpus=True, parallel=parallel)
+    click.echo(format_plan(planned, form))
 
 
 @cli.command()
@@ -64,6 +75,7 @@ def plan(config: Path, cell_glob: str | None, gpus: int | None, form: str) -> No
 @click.option("--resume", type=PATH, metavar="RUN", help="Go on with this run: cells that are finished are kept.")
 @click.option("--limit", type=click.IntRange(1), help="Ask at most so many questions in each cell.")
 @click.option("--strict", is_flag=True, help="A cell that is undecided or has no baseline is not green: exit 3.")
+@PARALLEL
 def sweep(
     config: Path,
     cell_glob: str | None,
@@ -72,6 +84,7 @@ def sweep(
     resume: Path | None,
     limit: int | None,
     strict: bool,
+    parallel: int | None,
 ) -> None:
     """Run every cell of CONFIG and judge it against its baseline."""
     from rig.cli_sweep import run_sweep
@@ -79,7 +92,7 @@ def sweep(
     from rig.reporting import write_reports
     from rig.verdict import exit_code
 
-    planned = planned_sweep(config, cell_glob=cell_glob, limit=limit)
+    planned = planned_sweep(config, cell_glob=cell_glob, limit=limit, parallel=parallel)
     enter_allocation(planned)
     folder = run_sweep(planned, config, data, out, resume)
     result = folder.read()

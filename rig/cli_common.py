@@ -13,13 +13,22 @@ from rig.errors import Interrupted
 T = TypeVar("T")
 
 
-def planned_sweep(config: Path, **options: Any) -> Any:
-    """The plan of a sweep file for this machine. Raises ConfigError."""
+def planned_sweep(config: Path, *, parallel: int | None = None, **options: Any) -> Any:
+    """The plan of a sweep file for this machine; in `parallel` lanes at most, where that is given.
+
+    Raises ConfigError.
+    """
     from rig.config import load_config
     from rig.machine import detect_machine
     from rig.plan import plan_sweep
+    from rig.plan_lanes import side_by_side
 
-    return plan_sweep(load_config(config), detect_machine(), **options)
+    machine = detect_machine()
+    planned = plan_sweep(load_config(config), machine, **options)
+    if parallel is None:
+        return planned
+    wanted = options.get("gpus")
+    return side_by_side(planned, machine.gpus if wanted is None else [str(i) for i in range(wanted)], parallel)
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:

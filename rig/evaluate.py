@@ -84,7 +84,8 @@ async def evaluate_url(options: EvalOptions, display: Display) -> tuple[str, int
     outcome = outcome_of(task, plan.score_reasoning)
     display.evaluation(task.name, len(task.samples))
     records = await ask(
-        target, requests_of(task), manner, clock, path, on_record=lambda record: display.answered(outcome(record))
+        *(target, requests_of(task), manner, clock, path),
+        on_record=lambda record: display.answered(task.name, outcome(record)),
     )
     result, judged = summary(plan, task, records, clock, len(warm), options.url)
     write_judged(folder / "judged.jsonl", judged)

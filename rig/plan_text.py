@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rig.errors import UsageError
+from rig.plan_lanes import launches
 from rig.plan_sh import format_sh
 from rig.planned import CellPlan, DeploymentPlan, ServerPlan, SweepPlan, TaskPlan
 from rig.secrets import masked
@@ -72,8 +74,8 @@ _COMMON = {
 
 
 def _table(plan: SweepPlan) -> str:
-    launches = len(plan.deployments) + _relaunches(plan.cells)
-    lines = [f"{plan.name}: {len(plan.cells)} cells, {launches} launches ({plan.config_file})", ""]
+    started = launches(plan.cells)
+    lines = [f"{plan.name}: {len(plan.cells)} cells, {started} launches ({plan.config_file})", ""]
     extras = [name for name in (plan.cells[0].labels if plan.cells else ()) if name not in _COMMON]
     header = ["cell", "kind", "prefill TP", "decode TP", "async", "connector", *extras]
     header += ["task", "questions", "load", "baseline", ""]
@@ -85,6 +87,7 @@ def _table(plan: SweepPlan) -> str:
     if plan.cells:
         gates = plan.cells[0].gates
         lines += ["", f"gates: accuracy may drop by less than {gates.max_accuracy_drop:g}, at level {gates.alpha:g}"]
+    lines += ["", *_schedule(plan, started)]
     for deployment in plan.deployments:
         lines += ["", *_deployment(deployment)]
     if plan.notes:
@@ -92,14 +95,14 @@ def _table(plan: SweepPlan) -> str:
     return "\n".join(lines)
 
 
-def _relaunches(cells: Sequence[CellPlan]) -> int:
-    """How often servers that have been asked something are replaced by fresh ones."""
-    used: set[str] = set()
-    count = 0
-    for cell in cells:
-        count += cell.fresh and cell.deployment in used
-        used.add(cell.deployment)
-    return count
+def _schedule(plan: SweepPlan, started: int) -> Iterable[str]:
+    """What is launched when, as far as verdicts do not ask for fresh servers in between."""
+    saved = len(plan.cells) - started
+    yield f"schedule: {started} launches, {saved} fewer than one a cell" if saved else f"schedule: {started} launches"
+    cells = Counter(cell.deployment for cell in plan.cells)
+    for i, lane in enumerate(plan.lanes or (tuple(d.id for d in plan.deployments),), 1):
+        told = (f"{name} ({cells[name]} cell{'s' * (cells[name] != 1)})" for name in lane)
+        yield f"  {f'lane {i}: ' if plan.lanes else ''}{', then '.join(told)}"
 
 
 def _deployment(deployment: DeploymentPlan) -> Iterable[str]:

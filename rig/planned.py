@@ -182,7 +182,10 @@ class CellPlan:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The whole sweep in the order it runs; `notes` says what a person should know about it."""
+    """The whole sweep in the order it runs; `notes` says what a person should know about it.
+
+    `lanes` are ids of deployments that run one after another, beside those of the other lanes; none: there is one.
+    """
 
     name: str
     config_file: str
@@ -191,3 +194,4 @@ class SweepPlan:
     resolved: dict[str, Any]
     reference: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+    lanes: tuple[tuple[str, ...], ...] = ()

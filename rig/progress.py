@@ -55,9 +55,8 @@ class Display(AbstractContextManager["Display"]):
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn())
             self._live = Progress(*columns, console=Console(file=stream), transient=True)
         self._bars: dict[str, TaskID] = {}
-        self._tally: Tally | None = None
-        self._title = ""
-        self._last_line = 0.0
+        self._tallies: dict[str, Tally] = {}
+        self._last_line: dict[str, float] = {}
 
     def __enter__(self) -> Display:
         if self._live:
@@ -91,29 +90,31 @@ class Display(AbstractContextManager["Display"]):
 
     def evaluation(self, title: str, total: int) -> None:
         """An evaluation of so many questions begins."""
-        self._tally = Tally(total, self._clock())
-        self._title = title
-        self._last_line = self._clock()
+        self._tallies[title] = Tally(total, self._clock())
+        self._last_line[title] = self._clock()
         if self._live:
-            self._drop("evaluation")
-            self._bars["evaluation"] = self._live.add_task(f"  {title}", total=total)
+            self._drop(f"evaluation {title}")
+            self._bars[f"evaluation {title}"] = self._live.add_task(f"  {title}", total=total)
 
-    def answered(self, outcome: Outcome) -> None:
-        """One more question has its outcome."""
-        if self._tally is None:
-            return
-        self._tally.add(outcome)
+    def answered(self, title: str, outcome: Outcome) -> None:
+        """One more question of an evaluation has its outcome."""
+        tally = self._tallies[title]
+        tally.add(outcome)
         now = self._clock()
-        line = f"  {self._title}: {self._tally.text(now)}"
-        finished = self._tally.done == self._tally.total
+        line = f"  {title}: {tally.text(now)}"
+        finished = tally.done == tally.total
         if self._live:
-            self._live.update(self._bars["evaluation"], completed=self._tally.done, description=line)
+            self._live.update(self._bars[f"evaluation {title}"], completed=tally.done, description=line)
             if finished:
-                self._drop("evaluation")
+                self._drop(f"evaluation {title}")
                 self.say(line)
-        elif finished or now - self._last_line >= PLAIN_INTERVAL_S:
-            self._last_line = now
+        elif finished or now - self._last_line[title] >= PLAIN_INTERVAL_S:
+            self._last_line[title] = now
             self.say(line)
+
+    def evaluated(self, title: str) -> None:
+        """An evaluation is over, perhaps before all its questions were asked."""
+        self._drop(f"evaluation {title}")
 
     def _drop(self, name: str) -> None:
         if self._live and name in self._bars:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rig.attempts import Kept
 from rig.deploy import Deployment, Event, launch, require_startable
 from rig.errors import DataError, DeployError, PortLost, UsageError
 from rig.fitting import fit_to
+from rig.plan_lanes import needs
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
 from rig.progress import Display
 from rig.records import CellResult, Reason, RunInfo, RunResult, Verdict
@@ -140,12 +142,34 @@ class Sweep:
     async def all(self) -> RunResult:
         """Run every cell that has no result yet; returns all results, also when cells failed."""
         try:
-            for deployment, wanted in self._groups():
-                await self._deployment(deployment, wanted)
+            await self._in_lanes(list(self._groups()))
             self._settle()
         finally:
             self.run.write_info(replace(self.run.read_info(), ended=now()))
         return self.run.read()
+
+    async def _in_lanes(self, groups: Sequence[tuple[DeploymentPlan, list[list[CellPlan]]]]) -> None:
+        """Ask deployment after deployment, those of one lane beside those of the others."""
+        ended = {deployment.id: asyncio.Event() for deployment, _ in groups}
+        needed = needs(self.plan.cells)
+
+        async def one_after_another(lane: Collection[str] | None) -> None:
+            for deployment, wanted in groups:
+                if lane is None or deployment.id in lane:
+                    for other in needed[deployment.id] & ended.keys():
+                        await ended[other].wait()
+                    await self._deployment(deployment, wanted)
+                    ended[deployment.id].set()
+
+        if not self.plan.lanes:
+            await one_after_another(None)
+            return
+        try:
+            async with asyncio.TaskGroup() as lanes:
+                for lane in self.plan.lanes:
+                    lanes.create_task(one_after_another(lane))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     def _settle(self) -> None:
         """Take the verdicts again, now that all tests of the sweep are known, and write what that changed."""
@@ -198,7 +222,7 @@ class Sweep:
         while left:
             name = self.run.new_deployment(plan.id)
             try:
-                deployment = await launch(plan, self.run.deployment(name), self._event)
+                deployment = await launch(plan, self.run.deployment(name), partial(self._event, plan))
             except DeployError as error:
                 for cell in chain(*left):
                     self._fail(cell, plan, name, error)
@@ -295,8 +319,9 @@ class Sweep:
         self.run.write_cell(replace(result, verdict=verdict))
         self.display.say(f"{cell.id}: invalid, {text} ({log})")
 
-    def _event(self, event: Event) -> None:
-        self.display.server(event.server, event.phase, event.text)
+    def _event(self, plan: DeploymentPlan, event: Event) -> None:
+        name = f"{plan.id}/{event.server}" if self.plan.lanes else event.server
+        self.display.server(name, event.phase, event.text)
 
 
 def in_a_line(result: CellResult) -> str:

@@ -34,10 +34,10 @@ def test_plain_lines_come_at_intervals_and_at_the_end() -> None:
         display.server("decode-0", "loading", "weights")
         display.evaluation("cell a", 3)
         clock.now += 1
-        display.answered("correct")
+        display.answered("cell a", "correct")
         clock.now += PLAIN_INTERVAL_S
-        display.answered("wrong")
-        display.answered("correct")
+        display.answered("cell a", "wrong")
+        display.answered("cell a", "correct")
     lines = stream.getvalue().splitlines()
     assert lines[0] == "  decode-0: loading, weights"
     assert lines[1].startswith("  cell a: 2/3, accuracy 0.500")
