@@ -180,6 +180,7 @@ def conclude(
         groups=metrics.groups(first_judged, task),
         repeats=repeats_of(judged),
         sequential=None if early is None else early.result(len(first_ids)),
+        is_baseline=cell.is_baseline,
         rerun_of=cell.rerun_of,
         resumed=resumed,
     )

@@ -351,6 +351,7 @@ class _Planner:
             xfail=entry.xfail,
             fresh=entry.labels[PASS] == 1,
             continues=entry.before is not None,
+            is_baseline=is_baseline,
             noise_floor=sweep.noise_floor if is_baseline and alone else 0,
             early_stop=bool(entry.baselines) and not is_baseline and alone and sweep.early_stop,
             rerun=bool(entry.baselines and alone and sweep.rerun) and not entry.xfail and sweep.launcher != "attach",

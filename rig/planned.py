@@ -156,7 +156,8 @@ class CellPlan:
     """One point of the sweep. `baselines` are ids of cells in the same plan; none means no_baseline.
 
     `fresh` needs servers of which nothing has been asked; `continues` follows its predecessor on the same servers,
-    as that one left them, whatever its verdict: both are for passes over the same questions. `noise_floor` asks a
+    as that one left them, whatever its verdict: both are for passes over the same questions. Others are held against
+    an `is_baseline`. `noise_floor` asks a
     baseline so many times more and holds it against itself; `early_stop` asks in an order of `seed` and ends once the verdict is decided, `shuffled`
     only does the former; `rerun`
     repeats a red cell on fresh servers, and `rerun_of` is set in that repetition.
@@ -174,6 +175,7 @@ class CellPlan:
     continues: bool = False
     noise_floor: int = 0
     early_stop: bool = False
+    is_baseline: bool = False
     rerun: bool = False
     rerun_of: str | None = None
     shuffled: bool = False

@@ -225,7 +225,8 @@ class Resumed:
 class CellResult:
     """All that `cell.json` holds. `retried` counts questions that took more than one attempt to connect.
 
-    `noise_floor` is a baseline held against itself, asked again in another order. `rerun_of` names the red cell
+    Others are held against an `is_baseline`;
+    `noise_floor` is one held against itself, asked again in another order. `rerun_of` names the red cell
     that this one repeats on fresh servers.
     """
 
@@ -255,6 +256,7 @@ class CellResult:
     tests: tuple[Tested, ...] = ()
     verdict: Verdict | None = None
     failure: str | None = None
+    is_baseline: bool = False
     rerun_of: str | None = None
     resumed: Resumed | None = None
     schema: int = SCHEMA

@@ -33,8 +33,8 @@ def decide(
     """The verdict on a cell whose result is complete but for it.
 
     `baselines` are all that the cell is to be held against, by the name that its comparisons use; None
-    where one has no result. A monolithic cell with nothing to be held against has no verdict, unless it
-    failed or cannot be used as a baseline.
+    where one has no result. A monolithic cell, or one that others are held against, with nothing to be held
+    against itself has no verdict, unless it failed or cannot be used.
     """
     state, reasons = _state(result, baselines)
     return None if state is None else _expected(Verdict(state, reasons), xfail)
@@ -111,7 +111,7 @@ def _where(result: CellResult, baselines: Mapping[str, CellResult]) -> Found:
 
 
 def _alone(result: CellResult, reasons: tuple[Reason, ...]) -> tuple[State | None, tuple[Reason, ...]]:
-    if result.kind == "monolithic":
+    if _measure(result):
         return None, ()
     text = "There is nothing to hold this cell against, so nobody knows whether it is worse."
     return "no_baseline", (Reason("accuracy", text), *reasons)
@@ -135,10 +135,15 @@ def _marked(verdict: Verdict, state: State, text: str) -> Verdict:
 
 
 def state_name(result: CellResult) -> str:
-    """A word for a cell in lists: its state, `baseline` for a sound monolithic cell, `not judged` for the rest."""
+    """A word for a cell in lists: its state, `baseline` for a sound one without, `not judged` for the rest."""
     if result.verdict is not None:
         return result.verdict.state
-    return "baseline" if result.kind == "monolithic" and result.status == "ok" else "not judged"
+    return "baseline" if _measure(result) and result.status == "ok" else "not judged"
+
+
+def _measure(result: CellResult) -> bool:
+    """Whether a cell is there for others to be held against, and needs nothing itself to be held against."""
+    return result.kind == "monolithic" or (result.is_baseline and not result.comparisons)
 
 
 def exit_code(results: Sequence[CellResult], strict: bool = False) -> int:

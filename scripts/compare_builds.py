@@ -22,11 +22,8 @@ from typing import Any, TextIO
 from rig.cli import main as pdrig
 from rig.config import load_config
 from rig.errors import RigError, RunError, UsageError
-from rig.records import CellResult
-from rig.report.markdown import headline
 from rig.reporting import format_report
 from rig.store import RunFolder, write_text
-from rig.verdict import exit_code, state_name
 
 MARKER = "pdrig-engine.json"
 LIMIT = 65_300
@@ -113,19 +110,13 @@ def builds(venvs: dict[str, Path]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def under_test(run: RunFolder) -> list[CellResult]:
-    """The cells that the outcome rests on: all but those of `base` of which nothing is wrong; they have no baseline."""
-    return [c for c in run.read().cells if c.labels["engine"] != "base" or state_name(c) != "no_baseline"]
-
-
 def comment(run: Path | None, code: int, said: str, venvs: dict[str, Path]) -> str:
     """The report of the run, or why there is none, and the builds where there is room."""
     if run is None:
         last = said.strip().splitlines()[-1:] or ["nothing was said; see the job's log"]
         text = f"**The two builds could not be compared** (exit {code}).\n\n```\n{last[0].replace('```', '')}\n```\n"
     else:
-        folder = RunFolder.open(run)
-        text = f"{headline(under_test(folder))}\n{format_report(folder, 'md').partition(chr(10))[2]}"
+        text = format_report(RunFolder.open(run), "md")
     whole = f"{text}\n{builds(venvs)}"
     return whole if len(whole) <= LIMIT else text
 
@@ -150,7 +141,7 @@ def sweep_options(args: argparse.Namespace, runs: Path) -> list[str]:
         if (value := getattr(args, name)) is not None:
             options += [f"--{name}", str(value)]
     last = latest(runs) if args.resume else None
-    return options + (["--resume", str(last)] if last else [])
+    return [*options, *(["--strict"] if args.strict else []), *(["--resume", str(last)] if last else [])]
 
 
 def sweep(args: argparse.Namespace, venvs: dict[str, Path], errors: TextIO) -> tuple[Path | None, int]:
@@ -179,8 +170,6 @@ def main(argv: list[str] | None = None) -> int:
     with redirect_stderr(Tee(sys.stderr)) as errors:
         run, code = sweep(args, venvs, errors)
     try:
-        if args.strict and run is not None and code == 0:
-            code = exit_code(under_test(RunFolder.open(run)), strict=True)
         text = comment(run, code, errors.getvalue(), venvs)
     except RigError as error:
         # The run's own files cannot be read: that is all there is to say.

@@ -383,3 +383,13 @@ def test_the_proof_that_kv_moved_stands_with_the_verdict(make_result: MakeResult
         "The KV cache of every answered request moved from prefill to decode (400 transfers, 51,200 prompt tokens came "
         "from prefill, 400 were computed by decode)."
     )
+
+
+def test_a_cell_that_others_are_held_against_needs_no_baseline_itself(make_result: MakeResult) -> None:
+    base = make_result("base", is_baseline=True)
+    assert decide(base, {}) is None
+    assert state_name(base) == "baseline" and exit_code([base], strict=True) == 0
+    broken = decide(replace(base, evidence=Evidence(False)), {})
+    assert broken is not None and broken.state == "invalid"
+    lossy = decide(replace(base, evidence=replace(MOVED, failed=3)), {})
+    assert lossy is not None and lossy.state == "regression"
