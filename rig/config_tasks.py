@@ -44,6 +44,12 @@ def _task(value: Any) -> Any:
     return value
 
 
+def _depth(value: int) -> int:
+    if not 0 <= value <= 100:
+        raise problem(f"expected per cent of the filler, 0 to 100, got {value}")
+    return value
+
+
 class RampConfig(Strict):
     """A rate that goes evenly from `first` to `last` within `seconds`, then stays."""
 
@@ -111,7 +117,7 @@ class TaskConfig(Strict):
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     words: Annotated[int, Field(ge=0, le=200_000)] | None = None
     shared: Annotated[float, Field(ge=0, le=1)] | None = None
-    depths: Annotated[list[Annotated[int, Field(ge=0, le=100)]], Field(min_length=1)] | None = None
+    depths: Annotated[list[Annotated[int, AfterValidator(_depth)]], Field(min_length=1)] | None = None
     questions: Literal["gsm8k", "gsm8k-vllm", "gsm-tiny"] | None = None
     multiples: Count | None = None
 

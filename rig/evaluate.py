@@ -19,6 +19,7 @@ from evals.tasks import Task
 from rig import metrics
 from rig.asking import Clock, ask, load_task, manner_of, outcome_of, task_info, warmup_requests
 from rig.errors import RunError, UsageError
+from rig.fitting import fit
 from rig.judge import judge, with_reasoning
 from rig.plan_tasks import schedule_text
 from rig.planned import SchedulePlan, TaskPlan
@@ -28,6 +29,9 @@ from rig.report.single import format_evaluation
 from rig.store import new_run_id, write_cell, write_judged
 
 DEFAULT_CONCURRENCY = 8
+TASK_FILES = (".yaml", ".yml")
+"""How the names of files that state a task end."""
+
 KEY_VARIABLE = "OPENAI_API_KEY"
 MODELS_TIMEOUT_S = 10.0
 PARAM_FORM = "KEY=JSON, such as temperature=0.7; text needs quotes"
@@ -73,6 +77,8 @@ async def evaluate_url(options: EvalOptions, display: Display) -> tuple[str, int
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     blank = Target(base_url=options.url, model="", headers=headers, endpoint=task.endpoint)
     target = replace(blank, model=options.model or await served_model(blank))
+    base = options.url.rstrip("/").removesuffix("/v1")
+    task = await fit(task, base, f"{base}/metrics", target.model, headers)
     manner = manner_of(plan)
     folder = options.out or DEFAULT_OUT / new_run_id(task.name)
     clock = Clock.start()
@@ -101,6 +107,7 @@ def task_plan(options: EvalOptions) -> TaskPlan:
     return TaskPlan(
         label=options.task_name,
         name=options.task_name,
+        file=options.task_name if Path(options.task_name).suffix in TASK_FILES else None,
         limit=options.limit,
         shots=options.shots,
         max_tokens=options.max_tokens,

@@ -62,7 +62,7 @@ def by_order(records: Sequence[RequestRecord], judged: Sequence[Judged], pairs: 
     found = sorted(
         (order[j.request_id], j.outcome, base.get(j.request_id))
         for j in judged
-        if j.request_id in order and j.outcome != "error"
+        if j.request_id in order and j.outcome not in ("error", "unscored")
     )
     if not found:
         return ""

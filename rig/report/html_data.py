@@ -21,7 +21,10 @@ SHARED = 16
 """Characters that two texts of one question must share for one to be kept as the rest of the other."""
 LEFT_OUT = -2
 """In place of a text's number where it has been left out."""
-OUTCOMES = {"correct": "c", "wrong": "w", "unparsed": "u", "truncated": "t", "error": "e", "right": "r", "crossed": "x"}
+OUTCOMES = {
+    **{"correct": "c", "wrong": "w", "unparsed": "u", "truncated": "t", "unscored": "n", "error": "e"},
+    **{"right": "r", "crossed": "x"},
+}
 
 _HALF = re.compile("[\ud800-\udfff]")
 

@@ -5,8 +5,8 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const at = (id) => document.getElementById(id);
   const PAGE = 100;
-  const NAMES = { c: "✓ correct", w: "✗ wrong", u: "✗ unparsed", t: "✗ truncated", e: "! error", r: "✓ right", x: "✗ crossed", "-": "not judged" };
-  const TONES = { c: "good", r: "good", w: "bad", u: "bad", t: "bad", x: "bad", e: "open", "-": "plain" };
+  const NAMES = { c: "✓ correct", w: "✗ wrong", u: "✗ unparsed", t: "✗ truncated", n: "not scored", e: "! error", r: "✓ right", x: "✗ crossed", "-": "not judged" };
+  const TONES = { c: "good", r: "good", w: "bad", u: "bad", t: "bad", x: "bad", n: "plain", e: "open", "-": "plain" };
   const RIGHT = "cr";
   const SHOWN = [
     ["all", "all requests", () => true],
