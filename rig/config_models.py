@@ -91,6 +91,9 @@ class RoleConfig(Strict):
 
 
 class PrefillConfig(RoleConfig):
+    """Without an instance, decode's one server does both halves, with the connector: KV goes to a storage and back."""
+
+    instances: Annotated[int, Field(ge=0)] = 1
     port: Port = 8100
     side_channel_port: Port = 5600
 
@@ -140,6 +143,8 @@ class CellConfig(Strict):
     @model_validator(mode="after")
     def _one_load(self) -> CellConfig:
         require_one_load(self.concurrency, self.schedule)
+        if not self.prefill.instances and self.decode.instances != 1:
+            raise problem("without a prefill server there is one server in all; set decode.instances to 1")
         return self
 
 

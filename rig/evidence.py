@@ -41,7 +41,8 @@ class Shape:
 def monolithic(before: Sequence[Reading], after: Sequence[Reading], idle: bool = True) -> Evidence:
     """Evidence of a server that answers alone: counters are kept, nothing had to move. `idle`: it was, at `after`."""
     held = tuple(_not_given_back(before, after)) if idle else ()
-    return Evidence(pd_exercised=None, findings=held, counters=deltas(before, after))
+    findings = (*held, *_offloaded(before, after))
+    return Evidence(pd_exercised=None, findings=findings, counters=deltas(before, after))
 
 
 def disaggregated(

@@ -29,7 +29,7 @@ from rig.plan_labels import (
 )
 from rig.plan_order import order_cells, with_baselines
 from rig.plan_rules import rule_notes
-from rig.plan_servers import Draft, assign_gpus, draft_pd, plan_proxy
+from rig.plan_servers import Draft, assign_gpus, draft_alone, draft_pd, plan_proxy
 from rig.plan_tasks import plan_task
 from rig.planned import CellPlan, DeploymentPlan, Expectation, Limits, SweepPlan, TaskPlan
 from rig.records import Gates
@@ -52,6 +52,11 @@ class _Entry:
     baselines: list[str] = field(default_factory=list)
     xfail: Expectation | None = None
     before: str | None = None
+
+    @property
+    def asked_for(self) -> bool:
+        """Whether the sweep names it; a monolithic server that others are held against has no connector."""
+        return self.deployment.connector is not None
 
     @property
     def needs(self) -> list[str]:
@@ -97,7 +102,9 @@ class _Planner:
         entries = {entry.id: entry for entry in [*monolithic, *pd]}
         self.expectations(list(entries.values()))
         chosen = self.choose(entries, cell_glob)
-        self.notes += rule_notes(self.config, [(e.id, e.cell, e.xfail is not None) for e in pd if e.id in chosen])
+        self.notes += rule_notes(
+            self.config, [(e.id, e.cell, e.xfail is not None) for e in pd if e.id in chosen and e.kind == "pd"]
+        )
         order = order_cells(
             {i: chosen[i].baselines for i in chosen},
             {i: chosen[i].deployment.id for i in chosen},
@@ -155,7 +162,7 @@ class _Planner:
         entries = []
         for (cell, labels), cell_id, deployment_id in zip(cells, ids, running, strict=True):
             deployment, drafts = self.pd_deployment(cell, deployment_id)
-            entries.append(_Entry("pd", cell, labels, deployment, drafts, cell_id))
+            entries.append(_Entry(deployment.kind, cell, labels, deployment, drafts, cell_id))
         check_axes(self.config, [(e.cell, self.signature(e)) for e in entries])
         _link_passes(entries)
         return entries
@@ -194,6 +201,8 @@ class _Planner:
         )
         if self.config.sweep.attach is not None:
             return attached_pd(self.config.sweep.attach, deployment, cell, self.machine), []
+        if not cell.settings.prefill.instances:
+            return replace(deployment, kind="monolithic"), [draft_alone(self.config, cell, self.machine)]
         drafts = draft_pd(self.config, cell, self.machine)
         urls = {role: [d.server.url for d in drafts if d.server.role == role] for role in ("prefill", "decode")}
         return replace(deployment, proxy=plan_proxy(cell, self.machine, urls["prefill"], urls["decode"])), drafts
@@ -293,7 +302,7 @@ class _Planner:
     def expectations(self, entries: list[_Entry]) -> None:
         for i, expected in enumerate(self.config.sweep.expect):
             wanted = read_match(self.config, ("expect", i, "match"), expected.match, entries[0].labels)
-            hit = [entry for entry in entries if entry.kind == "pd" and matches(entry.labels, wanted)]
+            hit = [entry for entry in entries if entry.asked_for and matches(entry.labels, wanted)]
             if not hit:
                 raise self.config.error(("expect", i, "match"), "matches no cell; mend it or drop it")
             for entry in hit:
@@ -361,7 +370,7 @@ class _Planner:
     def resolved(self, entries: list[_Entry]) -> dict[str, Any]:
         """The file with every default filled in and every cell complete; secrets masked."""
         whole = self.config.sweep.model_dump(exclude={"cell", "matrix", "include", "exclude", "reference"})
-        whole["cells"] = {e.id: e.cell.settings.model_dump() for e in entries if e.kind == "pd"}
+        whole["cells"] = {e.id: e.cell.settings.model_dump() for e in entries if e.asked_for}
         return {key: _masked_tree(value, key) for key, value in whole.items()}
 
 

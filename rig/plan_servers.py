@@ -166,6 +166,12 @@ def draft_pd(config: Config, cell: Cell, machine: Machine) -> list[Draft]:
     return drafts
 
 
+def draft_alone(config: Config, cell: Cell, machine: Machine) -> Draft:
+    """Decode's server with its connector, which does both halves: nothing is handed over, so it has no side channel."""
+    needs = replace(role_needs(cell, "decode", config), role="monolithic", side_channel=None)
+    return draft_server(config, cell, machine, needs, 0, spread=False)
+
+
 def check_ports(config: Config, drafts: Sequence[Draft], proxy_key: KeyPath, proxy_port: int) -> None:
     """Raises ConfigError naming both keys when two ports of one host are the same."""
     taken: dict[tuple[str | None, int], tuple[str, KeyPath]] = {(None, proxy_port): ("the proxy", proxy_key)}

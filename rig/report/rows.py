@@ -10,7 +10,7 @@ from typing import Any
 from rig.labels import MISSING as MISSING
 from rig.labels import label_text as label_text
 from rig.metrics import error_texts
-from rig.records import CellResult, Comparison, Counts, Group, Percentiles, Reason, RunResult
+from rig.records import CellResult, Comparison, Counts, Group, Percentiles, PromptSources, Reason, RunResult
 from rig.secrets import masked_line
 from rig.verdict import state_name
 
@@ -79,7 +79,7 @@ def speed_columns(cells: Sequence[CellResult]) -> list[Column]:
     total = Column(
         "total\ntokens/s", tuple(number(t.total_tokens_per_s if t else None) for t in rates), "total tokens/s"
     )
-    shares = tuple(MISSING if hit is None else f"{100 * hit:.1f} %" for hit in hits)
+    shares = tuple(hits_text(c.sources) for c in cells)
     cached = [Column("cache\nhits", shares, "cache hits"), total] if any(hits) else []
     return [
         *cached,
@@ -202,6 +202,15 @@ def scorers_text(cell: CellResult) -> str | None:
         return None
     others = [f"{n} {MISSING if v is None else f'{v:.3f}'}" for n, v in a.by_scorer.items() if n != a.scorer]
     return ", ".join([f"{a.scorer} {a.value:.3f} (decides)", *others])
+
+
+def hits_text(sources: PromptSources | None) -> str:
+    """The share of prompt tokens that were not computed, and how much of it a connector loaded, where it did."""
+    if sources is None or sources.hit_rate is None:
+        return MISSING
+    share = f"{100 * sources.hit_rate:.1f} %"
+    total = sources.cached + sources.loaded + sources.computed
+    return f"{share}\n({100 * sources.loaded / total:.1f} % loaded)" if sources.loaded else share
 
 
 def groups_text(cell: CellResult) -> str | None:

@@ -31,6 +31,7 @@ class Settings(BaseModel):
     transfer_ms: float = Field(0.0, ge=0)
     max_num_seqs: int | None = Field(None, ge=1)
     kv_blocks: int = Field(10000, ge=1)
+    offload_blocks: int = Field(100000, ge=1)
     kv_groups: int = Field(2, ge=1)
     kv_bytes_per_token: int = Field(1024, ge=1)
     keep_alive_s: float = Field(5.0, gt=0)

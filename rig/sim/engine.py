@@ -56,7 +56,7 @@ class Engine:
         self.options, self.settings = options, settings
         self.planted = Planted(settings.faults)
         self.controlled = Controlled(env, recompute=options.kv is not None and options.kv.policy == "recompute")
-        self.metrics = Metrics(options.served_names[0], options.kv is not None, options.block_size)
+        self.metrics = Metrics(options.served_names[0], options.kv is not None, options.block_size, options.offloads)
         self.tickets: Tickets | None = None
         self.reader: Reader | None = None
         if options.kv:
@@ -65,6 +65,7 @@ class Engine:
             self.reader = Reader(options, options.kv, size, self.metrics)
         self.blocks = options.gpu_blocks or settings.kv_blocks
         self.prefix = PrefixCache(self.blocks, options.block_size) if options.prefix_caching else None
+        self.storage = PrefixCache(settings.offload_blocks, options.block_size) if options.offloads else None
         self.dead = False
         self._book = answers.Book.read(Path(settings.data)) if settings.data else answers.EMPTY_BOOK
         self._ledger = Ledger(
@@ -194,7 +195,9 @@ class Engine:
         count = job.entry.prompt_tokens
         external = await self._receive(job, count) if self.reader and job.ask.kv_params else 0
         known = self.prefix.use(job.ask.prompts[0].token_ids) if self.prefix and not external else 0
-        local = count - external - known
+        stored = self.storage.use(job.ask.prompts[0].token_ids) if self.storage and not external else 0
+        loaded = max(stored - known, 0)
+        local = count - external - known - loaded
         slow = job.struck.get("slow_first_token")
         wait_ms = (self.settings.prefill_ms + local * self.settings.prefill_ms_per_token) if not external else 0.0
         wait_ms += float(slow.param("ms")) if slow else 0.0
@@ -204,7 +207,8 @@ class Engine:
         self.metrics.prompt_tokens.add(count)
         self.metrics.by_source.add(local, "local_compute")
         self.metrics.by_source.add(known, "local_cache_hit")
-        self.metrics.by_source.add(external, "external_kv_transfer")
+        self.metrics.by_source.add(external + loaded, "external_kv_transfer")
+        self.metrics.loaded.add(loaded * self.settings.kv_bytes_per_token)
         job.first_token = time.monotonic()
         self.metrics.ttft.observe(job.first_token - job.started)
 

@@ -75,7 +75,7 @@ class Info:
 class Metrics:
     """The series of one server. Times in seconds."""
 
-    def __init__(self, model_name: str, nixl: bool, block_size: int) -> None:
+    def __init__(self, model_name: str, nixl: bool, block_size: int, offloads: bool = False) -> None:
         self._labels = f'model_name="{model_name}",engine="0"'
         self.running = Series("vllm:num_requests_running", "gauge", "Requests that are being computed.")
         self.waiting = Series("vllm:num_requests_waiting", "gauge", "Requests that wait to be computed.")
@@ -104,6 +104,7 @@ class Metrics:
         self.late_notes = Series(
             "vllm:nixl_num_notifications_after_expiry", "counter", "Notifications for requests no longer held."
         )
+        self.loaded = Series("vllm:kv_offload_load_bytes", "counter", "Bytes loaded from the offload storage.")
         self._series: list[Series | Histogram | Info] = [
             Info("vllm:cache_config_info", "Settings of the KV cache.", block_size=block_size),
             self.running,
@@ -116,6 +117,8 @@ class Metrics:
             self.ttft,
             self.e2e,
         ]
+        if offloads:
+            self._series.append(self.loaded)
         if nixl:
             self._series += [self.xfer_time, self.post_time, self.bytes, self.descriptors]
             self._series += [self.failed, self.failed_notes, self.expired, self.late_notes]

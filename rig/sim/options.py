@@ -49,6 +49,7 @@ class Options:
     block_size: int
     prefix_caching: bool
     gpu_blocks: int | None
+    offloads: bool
     max_num_seqs: int | None
     tp: int
     pp: int
@@ -98,6 +99,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         max_model_len=known.number("max-model-len", 32768),
         block_size=known.number("block-size", 16),
         prefix_caching="enable-prefix-caching" in flags,
+        offloads=kv_text is not None and "OffloadingConnector" in kv_text,
         gpu_blocks=known.number("num-gpu-blocks-override", 0, least=0) or None,
         max_num_seqs=known.number("max-num-seqs", 0, least=0) or None,
         tp=known.number("tensor-parallel-size", 1),
