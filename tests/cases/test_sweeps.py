@@ -106,12 +106,14 @@ def test_every_question_that_failed_has_its_leg_and_class_and_no_other_has(worse
         if row["outcome"] in OUTCOMES:
             expected[name] = OUTCOMES[row["outcome"]]
     assert cell.errors() == expected and len(set(expected.values())) == 5
+    # Canaries fail as questions do, and are in no figure of theirs.
+    expected = {name: error for name, error in expected.items() if name in cell.judged}
     assert {name for name, row in cell.judged.items() if row["outcome"] == "error"} == expected.keys()
     counts = cell.result["counts"]
     assert counts["error"] == Counter(error_class for _, error_class in expected.values())
     assert counts["correct"] == 80 - len(expected) and counts["wrong"] == counts["unparsed"] == 0
     failed = {line["request_id"]: (line["leg"], line["error"]["class"]) for line in cell.legs if line["error"]}
-    assert failed == expected
+    assert failed == cell.errors()
     assert (cell.state, cell.channels[0]) == ("regression", "errors")
     assert all(error_class in cell.why for _, error_class in expected.values())
 
