@@ -145,7 +145,7 @@ def rescore(run: Path, scorer: str | None) -> None:
 
 @cli.command(name="eval")
 @click.argument("url")
-@click.option("--task", "task_name", required=True, help="A task by its name, such as gsm8k-vllm, or a task file's path.")
+@click.option("--task", "task_name", required=True, help="A task's name, such as gsm8k-vllm, or a task file.")
 @click.option("--limit", type=click.IntRange(1), help="Ask the first so many questions.")
 @click.option("--shots", type=click.IntRange(0), help="Worked examples in each prompt.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Longest answer.")
