@@ -10,11 +10,11 @@ SIGTERM, SIGINT, SIGHUP; a second one cuts the grace short. When the command end
 too, and the guard ends as the command did, by code or by signal.
 
 With `--relay 1` the command is the way to another machine (ssh, srun) and has a guard at its other end: it is given
-what comes in on standard input, and a byte a second as a sign of life. It is ended by closing that pipe, so that the
-other guard can end its tree and this one sees that it has.
+what comes in on standard input, and after whole lines an empty one a second as a sign of life. It is ended by closing
+that pipe, so that the other guard can end its tree and this one sees that it has.
 
-Lines on the status descriptor: `started PID`, `exit CODE` (negative: by that signal), `left PID NAME` for a
-process that not even SIGKILL could end. Linux only (prctl, /proc).
+Lines on the status descriptor: `started PID`, `ending` (the guard was told to), `exit CODE` (negative: by that
+signal), `left PID NAME` for a process that not even SIGKILL could end. Linux only (prctl, /proc).
 """
 
 from __future__ import annotations
@@ -158,6 +158,7 @@ class Guard:
         self._poll.register(0, select.POLLIN)
         self._poll.register(self._wakeup, select.POLLIN)
         self._relay: int | None = None
+        self._relayed_line = False
         if relay:
             stdin, self._relay = _relay()
         else:
@@ -170,7 +171,10 @@ class Guard:
         """Until the command has ended or must end; then ends the tree. Returns the command's code."""
         while self.code is None and not self._must_end(PARENT_POLL_MS):
             self._reap()
-            self._pass_on(b"\n")
+            if self._relayed_line:
+                self._pass_on(b"\n")
+        if self.code is None:
+            self.report("ending")
         grace_s = self._grace_s if self.code is None else min(self._grace_s, ORPHAN_GRACE_S)
         for stat in self._end_tree(grace_s):
             self.report(f"left {stat.pid} {stat.name}")
@@ -202,6 +206,7 @@ class Guard:
                 if data := os.read(0, RELAY_BYTES):
                     self._heard = time.monotonic()
                     self._pass_on(data)
+                    self._relayed_line = data.endswith(b"\n")
                 else:
                     self._poll.unregister(0)
                     end = True
@@ -255,6 +260,7 @@ class Guard:
             os.close(self._relay)
             self._relay = None
             if not self._wait_tree(grace_s):
+                self._reap()
                 return []
             grace_s = ORPHAN_GRACE_S
         self._signal_tree(signal.SIGTERM)

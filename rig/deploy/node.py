@@ -5,7 +5,7 @@ of JSON comes on standard input, before the signs of life; everything that is sa
 the server's log. Lines of the guard's own begin with a mark that no server can guess:
 
     at PID START STEP   the guard's pid, its start in clock ticks, Slurm's step or `-`
-    started PID, exit CODE, left PID NAME   as rig/deploy/guard.py says
+    started PID, ending, exit CODE, left PID NAME   as rig/deploy/guard.py says
     ended               nothing of the server is left, but for what `left` named
 """
 

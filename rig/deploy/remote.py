@@ -83,6 +83,7 @@ class RemoteProcess(GuardedProcess):
         self._carrier = carrier
         self._code_there: int | None = None
         self._left_there: list[str] = []
+        self._ending_there = False
         self._ended_there = False
 
     async def carry(self) -> None:
@@ -126,7 +127,9 @@ class RemoteProcess(GuardedProcess):
             pid, start, step = rest.split()
             self.guard_there = (int(pid), int(start))
             self.step = None if step == "-" else step
-        elif word == "exit":
+        elif word == "ending":
+            self._ending_there = True
+        elif word == "exit" and not self._ending_there:
             self._code_there = int(rest)
         elif word == "left":
             self._left_there.append(rest)
@@ -138,7 +141,7 @@ class RemoteProcess(GuardedProcess):
         where = machine(self.server)
         if self._code_there is not None:
             return f"{exit_text(self._code_there)} on {where}"
-        if self._ended_there:
+        if self._ending_there:
             return f"was ended on {where}, and not by this run"
         return f"was lost with {where} ({self._carrier.by} {exit_text(code)})"
 

@@ -112,3 +112,41 @@ def test_stat_of_a_process_with_a_strange_name() -> None:
         assert (stat.name, stat.parent) == ("a) R (b", os.getpid())
         process.communicate(b"\n")
     assert guard.stat_of(process.pid) is None
+
+
+def relaying(*command: str) -> subprocess.Popen[bytes]:
+    options = ("--grace", "20", "--relay", "1")
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", guard.__file__, *options, "--", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def test_what_is_relayed_comes_whole_and_signs_of_life_follow_it() -> None:
+    """A sign of life within a message that comes in parts would break it."""
+    read = (
+        "import os, sys; print(os.read(0, 4), flush=True); lines = os.fdopen(0);"
+        "print(repr(lines.readline()), flush=True); print(repr(lines.readline()), flush=True)"
+    )
+    process = relaying(sys.executable, "-c", read)
+    assert process.stdin and process.stdout
+    process.stdin.write(b"one ")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"b'one '\n"
+    process.stdin.write(b"two\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"'two\\n'\n"
+    assert process.stdout.readline() == b"'\\n'\n", "a sign of life"
+    process.communicate()
+    assert process.returncode == 0
+
+
+async def test_what_is_relayed_to_is_ended_by_the_end_of_its_input(until: Until) -> None:
+    """It has the grace to see to what is at its other end; a signal would cut that off."""
+    command = ("sh", "-c", "trap 'echo cut off' TERM; cat > /dev/null; echo seen to; exit 5")
+    process = relaying(*command)
+    await until(lambda: any(stat.name == "cat" for stat in guard.descendants(process.pid)))
+    process.terminate()
+    out, _ = process.communicate()
+    assert out == b"seen to\n" and process.returncode == 5

@@ -19,7 +19,7 @@ import yaml
 
 from rig.deploy.guard import stat_of
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 Json = dict[str, Any]
 PATIENCE_S = 240
 MARK = "PDRIG_TEST_MARK"
