@@ -89,10 +89,11 @@ def main() -> None:
         alone = replace(plan, cells=tuple(replace(cell, fresh=True) for cell in plan.cells))
         variants = {"a launch a cell, one after another": alone, "shared servers, one after another": plan}
         variants |= {f"shared servers, `--parallel {n}`": side_by_side(plan, (), n) for n in wanted.lanes}
-        print(f"{len(plan.cells)} cells, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+        print(f"{len(plan.cells)} cells, {os.cpu_count()} cores, {wanted.start_s:g} s a start", flush=True)
         for what, variant in variants.items():
+            load = os.getloadavg()[0]
             took, launches, states = measure(variant, config, folder / "runs")
-            print(f"| {what} | {launches} | {took:.0f} | {', '.join(sorted(states))} |", flush=True)
+            print(f"| {what} | {launches} | {took:.0f} | {load:.0f} | {', '.join(sorted(states))} |", flush=True)
 
 
 if __name__ == "__main__":

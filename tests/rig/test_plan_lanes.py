@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rig.plan_lanes import launches, needs, schedule, side_by_side
+from rig.plan_text import format_plan
 from rig.planned import CellPlan, DeploymentPlan, ProxyPlan, ServerPlan, SweepPlan, TaskPlan
 from rig.records import Gates
 
@@ -119,6 +120,19 @@ def test_baselines_are_waited_for_where_they_come_before() -> None:
     assert needs(cells) == {"A": set(), "B": {"A"}, "C": {"B"}}, "never a circle"
     plan = SweepPlan("s", "x", tuple(replace(pd("x"), id=n) for n in "ABC"), tuple(cells), {})
     assert schedule(plan, 3) == (("A", "B", "C"),), "nothing can run beside what it waits for"
+
+
+def test_the_plan_shows_what_is_launched_when_and_what_that_saves() -> None:
+    labels = dict.fromkeys(("prefill_tp", "decode_tp", "async_scheduling", "connector", "schedule"))
+    plan = sweep(1, 2)
+    plan = replace(plan, cells=tuple(replace(c, labels=labels) for c in plan.cells))
+    text = format_plan(plan, "table")
+    assert "s: 5 cells, 3 launches (x.yaml)" in text
+    told = "schedule: 3 launches, 2 fewer than one a cell\n  mono (1 cell), then pd0 (2 cells), then pd1 (2 cells)\n"
+    assert told in text
+    divided = format_plan(side_by_side(plan, ["0", "1"], 0), "table")
+    assert "  lane 1: mono (1 cell), then pd0 (2 cells)\n  lane 2: pd1 (2 cells)\n" in divided
+    assert "GPU 1, side channels 56" in divided
 
 
 def test_launches_of_cells() -> None:
