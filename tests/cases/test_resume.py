@@ -148,6 +148,8 @@ def test_only_what_has_no_proof_is_asked_again(kit: Any, stories: Any, name: str
     resumed = cell.result["resumed"]
     assert (resumed["kept"], resumed["again"]) == (len(proved), len(story.on_disk) - len(proved))
     assert f"gone on with, {len(proved)} answers are kept" in again.err
+    told = json.loads((again.run / "run.json").read_text())["notes"]
+    assert any(f"gone on with, {len(proved)} answers are kept" in note for note in told), "reports show it"
 
 
 @pytest.mark.parametrize("name", ["all", "rig"])
