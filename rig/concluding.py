@@ -41,6 +41,7 @@ class Finished:
     judged: tuple[Judged, ...]
     records: tuple[RequestRecord, ...]
     noise: tuple[Pair, ...] | None = None
+    timed: bool = True
 
     @classmethod
     def read(cls, result: CellResult, run: RunFolder) -> Finished:
@@ -56,8 +57,11 @@ class Finished:
         return Side(self.judged, self.records)
 
     def first(self) -> list[RequestRecord]:
-        """Its questions as they were asked the first time, and in one go: speed is that of one round."""
-        return measured(self.records, self.result.resumed)
+        """Its questions as they were asked the first time, and in one go: speed is that of one round.
+
+        None where no times are known, as of a stored baseline.
+        """
+        return measured(self.records, self.result.resumed) if self.timed else []
 
     def outcomes(self) -> dict[str, Outcome]:
         return {j.sample_id: j.outcome for j in self.judged if j.repeat == 0}

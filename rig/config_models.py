@@ -148,6 +148,10 @@ class CellConfig(Strict):
         return self
 
 
+STORED = "results/baselines"
+"""Where stored baselines are, from the directory that pdrig runs in."""
+
+
 class MonolithicBaseline(Strict):
     """One server of the same engine with decode's TP, options and async setting, unless said otherwise here."""
 
@@ -160,26 +164,29 @@ class MonolithicBaseline(Strict):
 
 
 class BaselineConfig(Strict):
-    """One of: a monolithic server, or the cell that has these labels and shares all others."""
+    """One of: a monolithic server, the cell that has these labels and shares all others, or a folder of stored ones."""
 
     monolithic: MonolithicBaseline | None = None
     cell: dict[str, Any] | None = Field(default=None, min_length=1)
+    stored: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="before")
     @classmethod
     def _bare(cls, data: Any) -> Any:
         if data == "monolithic":
             return {"monolithic": {}}
+        if data == "stored":
+            return {"stored": STORED}
         if isinstance(data, dict) and data.get("monolithic", 0) is None:
             return {**data, "monolithic": {}}
         if isinstance(data, str):
-            raise problem(f"expected monolithic, none, or `cell:` with labels, got {shown(data)}")
+            raise problem(f"expected monolithic, stored, none, or `cell:` with labels, got {shown(data)}")
         return data
 
     @model_validator(mode="after")
     def _one_kind(self) -> BaselineConfig:
-        if (self.monolithic is None) == (self.cell is None):
-            raise problem("give either `monolithic` or `cell`; several baselines are a list")
+        if sum(kind is not None for kind in (self.monolithic, self.cell, self.stored)) != 1:
+            raise problem("give one of `monolithic`, `cell` and `stored`; several baselines are a list")
         return self
 
 

@@ -148,11 +148,17 @@ def _difference(mine: RequestRecord, theirs: RequestRecord) -> tuple[bool | None
     """Whether the texts are equal, the first token that differs, and by how many nats the logprobs moved."""
     if not (_generated(mine) and _generated(theirs)):
         return None, None, None
-    equal = (mine.text or "") == (theirs.text or "")
+    texts = [text_of(mine), text_of(theirs)]
+    equal = None if None in texts else texts[0] == texts[1]
     if mine.token_ids is None or theirs.token_ids is None:
         return equal, None, None
     moved = shift(mine.token_ids, mine.logprobs, theirs.token_ids, theirs.logprobs)
     return equal, first_difference(mine.token_ids, theirs.token_ids), moved
+
+
+def text_of(record: RequestRecord) -> str | None:
+    """What was answered, "" where it ended without a word; None where that is not known."""
+    return "" if record.text is None and record.error is not None else record.text
 
 
 def _generated(record: RequestRecord) -> bool:

@@ -225,6 +225,8 @@ class _Planner:
         listed = isinstance(self.config.source.data.get("baseline"), list)
         for i, wanted in enumerate(self.config.sweep.baseline):
             at: KeyPath = ("baseline", i) if listed else ("baseline",)
+            if wanted.stored is not None:
+                continue
             if wanted.cell is not None:
                 self.cell_baseline((*at, "cell"), wanted.cell, pd, ids)
                 continue
@@ -341,9 +343,7 @@ class _Planner:
         held_against = {b for entry in entries for b in entry.baselines}
         plans = tuple(self.cell_plan(entry, limit, entry.id in held_against) for entry in entries)
         if any(p.task.divergence == "logprobs" for p in plans) and not any(p.noise_floor for p in plans):
-            self.notes.append(
-                "divergence is shown and not judged: `noise_floor: 1` or more would give it something to be held against"
-            )
+            self.notes.append("divergence is shown and not judged: it needs `noise_floor: 1` or more")
         return plans
 
     def cell_plan(self, entry: _Entry, limit: int | None, is_baseline: bool) -> CellPlan:
@@ -361,6 +361,7 @@ class _Planner:
             fresh=entry.labels[PASS] == 1,
             continues=entry.before is not None,
             is_baseline=is_baseline,
+            stored=next((b.stored for b in sweep.baseline if b.stored), None) if entry.kind == "pd" else None,
             noise_floor=sweep.noise_floor if is_baseline and alone else 0,
             early_stop=bool(entry.baselines) and not is_baseline and alone and sweep.early_stop,
             rerun=bool(entry.baselines and alone and sweep.rerun) and not entry.xfail and sweep.launcher != "attach",

@@ -51,7 +51,8 @@ def _shown(value: Any) -> str:
 def _cell_row(cell: CellPlan, extras: Sequence[str]) -> list[str]:
     task, labels = cell.task, cell.labels
     questions = "all" if task.limit is None else str(task.limit)
-    baseline = ", ".join(cell.baselines) or ("none" if cell.kind == "pd" else "-")
+    held_against = [*cell.baselines, *(["stored"] if cell.stored else [])]
+    baseline = ", ".join(held_against) or ("none" if cell.kind == "pd" else "-")
     named = ("prefill_tp", "decode_tp", "async_scheduling", "connector")
     head = [cell.id, "PD" if cell.kind == "pd" else "monolithic", *(_shown(labels[name]) for name in named)]
     load = str(task.concurrency) if task.schedule is None else str(labels["schedule"])

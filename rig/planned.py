@@ -157,10 +157,10 @@ class CellPlan:
 
     `fresh` needs servers of which nothing has been asked; `continues` follows its predecessor on the same servers,
     as that one left them, whatever its verdict: both are for passes over the same questions. Others are held against
-    an `is_baseline`. `noise_floor` asks a
-    baseline so many times more and holds it against itself; `early_stop` asks in an order of `seed` and ends once the verdict is decided, `shuffled`
-    only does the former; `rerun`
-    repeats a red cell on fresh servers, and `rerun_of` is set in that repetition.
+    an `is_baseline`; `stored` is the folder of stored baselines that the cell is held against. `noise_floor` asks a
+    baseline so many times more and holds it against itself; `early_stop` asks in an order of `seed` and ends once the
+    verdict is decided, `shuffled` only does the former; `rerun` repeats a red cell on fresh servers, and `rerun_of` is
+    set in that repetition.
     """
 
     id: str
@@ -176,6 +176,7 @@ class CellPlan:
     noise_floor: int = 0
     early_stop: bool = False
     is_baseline: bool = False
+    stored: str | None = None
     rerun: bool = False
     rerun_of: str | None = None
     shuffled: bool = False

@@ -16,7 +16,7 @@ from evals.errors import EvalError
 from evals.tasks import Task
 from rig import cell as cells
 from rig import provenance
-from rig.asking import load_task
+from rig.asking import load_task, task_info
 from rig.attempts import Kept
 from rig.deploy import Deployment, Event, launch, require_startable
 from rig.errors import DataError, DeployError, PortLost, UsageError
@@ -29,6 +29,7 @@ from rig.resuming import kept_of
 from rig.secrets import masked, masked_yaml
 from rig.settling import repetition, settled, tests_planned
 from rig.store import RunFolder, write_text
+from rig.stored import Shelf
 
 HEALTHY = ("pass", "improved", None)
 """Verdicts after which a deployment is trusted with another cell; None is a baseline's."""
@@ -138,6 +139,7 @@ class Sweep:
         self.engines = {engine["program"]: engine for engine in engines_of(plan).values()}
         self.finished: dict[str, cells.Finished] = {}
         self.told: list[str] = []
+        self.shelf = Shelf(plan.cells)
         self.tests_planned = tests_planned(plan)
 
     async def all(self) -> RunResult:
@@ -177,7 +179,7 @@ class Sweep:
         """Take the verdicts again, now that all tests of the sweep are known, and write what that changed."""
         results = self.run.read().cells
         before = {result.cell_id: result for result in results}
-        for result in settled(self.plan, results):
+        for result in settled(self.plan, results, self.shelf.results):
             if result != before[result.cell_id]:
                 self.run.write_cell(result)
             was, now_is = (r.verdict.state if r.verdict else None for r in (before[result.cell_id], result))
@@ -280,13 +282,26 @@ class Sweep:
         """Evaluate one cell; True when its verdict leaves the deployment trusted."""
         baselines = {b: self.finished.get(b) for b in cell.baselines}
         task = await fit_to(self.tasks[cell.task.label], deployment)
+        asked = task_info(task, cell.task.score_reasoning)
+        baselines |= self.shelf.for_cell(cell, asked)
         kept = self._kept(cell, plan, task)
         finished = await cells.run_cell(
             cell, deployment, name, task, baselines, self.run, self.display, self.tests_planned, kept
         )
+        if not baselines:
+            finished = self._without_baseline(finished, self.shelf.nearest(cell, asked))
         self.finished[cell.id] = finished
         self.display.say(f"{cell.id}: {in_a_line(finished.result)}")
         return self._state(cell.id) in HEALTHY
+
+    def _without_baseline(self, finished: cells.Finished, why: Reason | None) -> cells.Finished:
+        """Say why no stored baseline fits, where one was wanted."""
+        verdict = finished.result.verdict
+        if why is None or verdict is None:
+            return finished
+        result = replace(finished.result, verdict=replace(verdict, reasons=(*verdict.reasons, why)))
+        self.run.write_cell(result)
+        return replace(finished, result=result)
 
     def _kept(self, cell: CellPlan, plan: DeploymentPlan, task: Task) -> Kept | None:
         """What an earlier attempt at the cell left that counts; says so, or why nothing does."""

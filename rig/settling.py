@@ -29,15 +29,21 @@ def tests_planned(plan: SweepPlan) -> int:
     for cell in plan.cells:
         bounds = (cell.gates.max_ttft_ratio, cell.gates.max_tpot_ratio, cell.gates.max_e2e_ratio)
         each = TESTS_OF_A_COMPARISON + TESTS_OF_A_BOUND * sum(b is not None for b in bounds)
-        total += len(cell.baselines) * (each + (cell.gates.min_throughput_ratio is not None))
+        each += cell.gates.min_throughput_ratio is not None
+        total += (len(cell.baselines) + (cell.stored is not None)) * each
     return max(1, total)
 
 
-def settled(plan: SweepPlan, results: Sequence[CellResult]) -> list[CellResult]:
-    """The results with all their tests corrected together and their verdicts taken again."""
+def settled(
+    plan: SweepPlan, results: Sequence[CellResult], stored: Mapping[str, CellResult] = {}
+) -> list[CellResult]:
+    """The results with all their tests corrected together and their verdicts taken again.
+
+    `stored` are stored baselines that cells were held against, by the name that their comparisons use.
+    """
     plans = {cell.id: cell for cell in plan.cells}
     adjusted = {result.cell_id: result for result in corrected(results)}
-    return [_decided(result, plans, adjusted) for result in adjusted.values()]
+    return [_decided(result, plans, {**stored, **adjusted}) for result in adjusted.values()]
 
 
 def settled_alone(result: CellResult, baselines: Mapping[str, CellResult | None]) -> CellResult:
@@ -50,7 +56,8 @@ def _decided(result: CellResult, plans: Mapping[str, CellPlan], all_: Mapping[st
     cell = plans.get(result.rerun_of or result.cell_id)
     if cell is None or not result.tests or result.verdict is None:
         return result
-    held_against = {name: all_.get(name) for name in cell.baselines}
+    compared = [c.baseline for c in result.comparisons if c.baseline in all_]
+    held_against = {name: all_.get(name) for name in dict.fromkeys([*cell.baselines, *compared])}
     decided = verdict.decide(result, held_against, cell.xfail)
     again = all_.get(result.cell_id + RERUN)
     if decided is not None and again is not None:

@@ -82,7 +82,7 @@ def read_sides(argument: str, scorer: str | None = None) -> Sides:
     if path.is_file():
         file = baselines.read(path)
         chosen = [baselines.pick(file, str(path), name)] if name else file.baselines
-        sides = [_of_stored(path, file, stored, scorer) for stored in chosen]
+        sides = [of_stored(path, file, stored, scorer) for stored in chosen]
         return Sides(argument, tuple(sides), single=len(sides) == 1)
     if (path / "run.json").is_file():
         run = RunFolder.open(path)
@@ -209,7 +209,7 @@ def _rescored(folder: Path, side: Side, name: str) -> Side:
     return replace(side, judged_file=str(path), result=result, judged=tuple(judged))
 
 
-def _of_stored(path: Path, file: BaselineFile, stored: Stored, scorer: str | None) -> Side:
+def of_stored(path: Path, file: BaselineFile, stored: Stored, scorer: str | None) -> Side:
     """A stored baseline as far as it can stand for a cell."""
     task, outcomes = file.task_info(stored), stored.outcomes(file.questions)
     result = CellResult(

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rig import stats
+from rig.evidence_requests import FOREIGN_ENGINE
+from rig.log_findings import DECODE_PREFILLED, EXPIRED_LEASE, STALE_BLOCKS
 from rig.metrics import error_texts
 from rig.records import CellResult, Comparison, Reason
 from rig.verdict_tests import Tests, asked, failed
 from rig.verdict_words import Found, bound, points, questions
+
+TAINTS = (EXPIRED_LEASE, STALE_BLOCKS, DECODE_PREFILLED, FOREIGN_ENGINE, "empty")
+"""Classes of failed questions that decode did answer."""
 
 MCNEMAR = "one-sided exact McNemar"
 SIGNS = "one-sided exact sign test over the repeats of each question"
@@ -46,10 +51,18 @@ def transfers(result: CellResult, baselines: Mapping[str, CellResult], tests: Te
         if count is None:
             text = f"Whether {what} is not known: the counters are missing."
             notes.append(Reason("transfer", text, "cell.json: evidence"))
+        elif event == "expired" and count <= _unread(result):
+            text = f"{count} KV leases expired, no more than requests failed before decode had read."
+            notes.append(Reason("transfer", text, "cell.json: evidence"))
         elif count:
             reason, is_worse = _excess_events(event, f"{count} {what}", result, baselines, tests)
             (worse if is_worse else notes).append(reason)
     return Found("regression", (*worse, *notes)) if worse else Found("note", tuple(notes))
+
+
+def _unread(result: CellResult) -> int:
+    """Questions that failed in a way that leaves prefill's blocks unread: their leases run out for no other reason."""
+    return sum(k for name, k in result.counts.error.items() if name not in TAINTS) if result.counts else 0
 
 
 def _excess_events(

@@ -33,7 +33,7 @@ LAYERS = [
     {"plan"},
     {"report", "plan_text", "deploy", "doctor"},
     {"asking", "fitting", "observing", "rounds", "reporting"},
-    {"cell", "concluding", "evaluate", "rescoring", "resuming"},
+    {"cell", "concluding", "evaluate", "rescoring", "resuming", "stored"},
     {"run"},
     {"selftest"},
     {"cli"},

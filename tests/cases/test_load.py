@@ -19,6 +19,8 @@ LARGE = pytest.param(20_000, 1_000, marks=[pytest.mark.long, pytest.mark.timeout
 @pytest.mark.parametrize(("requests", "concurrency"), [SMALL, LARGE])
 async def test_case_16_every_request_has_one_record(kit: Any, tmp_path: Path, requests: int, concurrency: int) -> None:
     sweep = kit.template(sim={"max_num_seqs": 4096})
+    # A machine that is this busy may take longer than a short lease to go from prefill to decode.
+    sweep["cell"]["kv_transfer_config"]["kv_connector_extra_config"] = {"kv_lease_duration": 600}
     ledger, out = tmp_path / "ledger.jsonl", tmp_path / "out"
     sweep["engines"]["sim"]["env"]["PDRIG_SIM_LEDGER"] = str(ledger)
     plan = next(d for d in kit.planned(sweep, tmp_path).deployments if d.kind == "pd")

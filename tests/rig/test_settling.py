@@ -95,11 +95,11 @@ def test_channels_share_the_rate_as_cells_do(make_result: MakeResult) -> None:
         "mono",
         kind="monolithic",
         evidence=Evidence(None, canaries=Canaries(40, 0, 0)),
-        noise_floor=replace(versus(0, 0), first_divergence=Divergence(N, N, 0, N, 0, 1.0)),
+        noise_floor=replace(versus(0, 0), first_divergence=Divergence(N, N, 0, N, 0, 1.0, rounds=1, moved=0, led=0)),
     )
     five = {"correct": 385, "error": {"reset": 5}}
     assert fisher_excess(5, N, 0, N) == pytest.approx(0.031, abs=0.001)
-    diverging = replace(versus(0, 0), first_divergence=Divergence(N, N, 0, N, 0, 1.0))
+    diverging = replace(versus(0, 0), first_divergence=Divergence(N, N, 0, N, 0, 1.0, rounds=1, moved=0, led=0))
     canaries = Evidence(True, transfers=400, failed=0, expired=0, canaries=Canaries(20, 0, 0))
     plan = sweep_of(cell_plan("a"))
     result = make_result("a", comparisons=(diverging,), evidence=canaries, **five)
@@ -265,5 +265,5 @@ def _everything(comparison: Comparison) -> Comparison:
     metrics = [f"{m}_{q}" for m in ("ttft", "tpot", "e2e") for q in ("p50", "p99")]
     ratios = [Ratio(m, 1.0, (0.9, 1.1), N, N, 1.2, 0.5) for m in (*metrics, "requests_per_s")]
     slow = [Slow(m, 1.2, 100.0, 0, N, 0, N, 1.0) for m in ("ttft", "tpot", "e2e")]
-    diverged = Divergence(N, N, 0, N, 0, 1.0)
+    diverged = Divergence(N, N, 0, N, 0, 1.0, rounds=1, moved=0, led=0)
     return replace(comparison, ratios=tuple(ratios), slow=tuple(slow), first_divergence=diverged)
