@@ -1,7 +1,7 @@
 """What a server's log says: how far it is, whether its engine is dead, and the one line that matters.
 
 The messages are those of vLLM 0.27 to 0.32 (`v1/engine/core.py`, `core_client.py`, `utils.py`,
-`v1/executor/multiproc_executor.py`), Python's tracebacks, and what shells, containers and kernels print.
+`v1/executor/multiproc_executor.py`), Python's tracebacks, and what shells, containers, kernels and srun print.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ _SECONDARY = re.compile(
     r"EngineDeadError|EngineGenerateError|Engine core initialization failed|Frontend process failed"
     r"|Worker failed with error|WorkerProc initialization failed|died unexpectedly|died with exit code"
     r"|CancelledError|KeyboardInterrupt|SystemExit|BrokenPipeError|ConnectionResetError"
+    r"|^srun: error: .*: tasks? \S+: Exited with exit code"
 )
 # What to show if there are only consequences: a killed worker leaves no traceback of its own.
 _TELLING = re.compile(r"^RuntimeError: Worker failed with error|(?:died|exited) unexpectedly")

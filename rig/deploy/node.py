@@ -6,11 +6,13 @@ the server's log. Lines of the guard's own begin with a mark that no server can 
 
     at PID START STEP   the guard's pid, its start in clock ticks, Slurm's step or `-`
     started PID, ending, exit CODE, left PID NAME   as rig/deploy/guard.py says
-    ended               nothing of the server is left, but for what `left` named
+    held WHAT           GPU memory that is not back
+    ended               nothing of the server is left, but for what `left` and `held` named
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -18,6 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rig.deploy import gpu
 from rig.deploy.guard import Guard, stat_of
 
 # What belongs to the rig's own Python and would mislead the engine's.
@@ -73,9 +76,11 @@ def main(message: Mapping[str, Any]) -> None:
         os.chdir(message["cwd"])
     env = server_env(message["argv"], message["env"], {**os.environ, **message["inherited"]})
     problem = None
+    used: dict[str, int] = {}
     try:
         devices = gpus_of_step(message["gpus"], os.environ)
         env.update({"CUDA_VISIBLE_DEVICES": devices} if devices is not None else {})
+        used = asyncio.run(gpu.used_mib(devices.split(",") if devices is not None else message["gpus"]))
     except ValueError as error:
         problem = f"ValueError: {error}"
     if taken := [port for port in message["ports"] if is_bound(port)]:
@@ -88,6 +93,8 @@ def main(message: Mapping[str, Any]) -> None:
     os.environ.update(env)
     guard = Guard(message["argv"], message["grace_s"], 1, prefix=prefix, silence_s=message["silence_s"])
     guard.run()
+    for held in asyncio.run(gpu.wait_free(used, message["gpu_free_s"])) if used else ():
+        guard.report(f"held {held}")
     guard.report("ended")
 
 

@@ -11,16 +11,17 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from rig.deploy import guard, local, node, ready
+from rig.deploy import gpu, guard, local, node, ready
 from rig.deploy.deployment import Deployment
 from rig.deploy.events import OnEvent
 from rig.deploy.process import GuardedProcess, exit_text
 from rig.deploy.startup import Startup
 from rig.errors import PortLost
-from rig.planned import DeploymentPlan, ServerPlan
+from rig.planned import DeploymentPlan, Limits, ServerPlan
 
 # A machine that heard nothing of the rig for so long ends the server: the rig's own machine may have lost its power.
 SILENCE_S = 60.0
@@ -61,10 +62,16 @@ def machine(server: ServerPlan) -> str:
     return server.node or server.host or "this machine"
 
 
+@cache
+def _modules() -> list[tuple[str, str]]:
+    """Read once: all servers of a run get the same."""
+    sent = (guard, gpu, node)
+    return [(module.__name__, Path(str(module.__file__)).read_text(encoding="utf-8")) for module in sent]
+
+
 def message(**fields: Any) -> bytes:
     """What BOOT reads: the guard and `rig.deploy.node` as text, and what to do."""
-    modules = [(module.__name__, Path(str(module.__file__)).read_text(encoding="utf-8")) for module in (guard, node)]
-    return json.dumps({"parents": ["rig", "rig.deploy"], "modules": modules, **fields}).encode() + b"\n"
+    return json.dumps({"parents": ["rig", "rig.deploy"], "modules": _modules(), **fields}).encode() + b"\n"
 
 
 class RemoteProcess(GuardedProcess):
@@ -73,13 +80,15 @@ class RemoteProcess(GuardedProcess):
     `step` is Slurm's, `guard_there` the pid and start time of the guard on that machine; None as long as not known.
     """
 
-    def __init__(self, server: ServerPlan, log: Path, grace_s: float, on_event: OnEvent, carrier: Carrier) -> None:
-        super().__init__(server.name, log, grace_s + WAY_S, on_event, has_engine=True)
+    def __init__(self, server: ServerPlan, log: Path, limits: Limits, on_event: OnEvent, carrier: Carrier) -> None:
+        # GPU memory is waited for there, and the rig waits for that.
+        there_s = limits.stop_s + (limits.gpu_free_s if server.gpus else 0)
+        super().__init__(server.name, log, there_s + WAY_S, on_event, has_engine=True)
         self.server = server
         self.mark = f"{MARK}{secrets.token_hex(6)}"
         self.step: str | None = None
         self.guard_there: tuple[int, int] | None = None
-        self._grace_there_s = grace_s
+        self._limits = limits
         self._carrier = carrier
         self._code_there: int | None = None
         self._left_there: list[str] = []
@@ -98,7 +107,8 @@ class RemoteProcess(GuardedProcess):
                 gpus=list(self.server.gpus),
                 ports=[self.server.port, *self.server.side_channel_ports],
                 cwd=str(Path.cwd()),
-                grace_s=self._grace_there_s,
+                grace_s=self._limits.stop_s,
+                gpu_free_s=self._limits.gpu_free_s,
                 silence_s=SILENCE_S,
             )
         )
@@ -109,7 +119,7 @@ class RemoteProcess(GuardedProcess):
         if self.guard_pid is None:
             return here
         self.catch_up()
-        there = [f"{self.name}: pid {left} on {machine(self.server)}" for left in self._left_there]
+        there = [f"{self.name}: {left} on {machine(self.server)}" for left in self._left_there]
         if not self._ended_there and (left := await self._carrier.left(self)) is not None:
             there.append(f"{self.name}: {left}")
         return (*here, *there)
@@ -132,6 +142,8 @@ class RemoteProcess(GuardedProcess):
         elif word == "exit" and not self._ending_there:
             self._code_there = int(rest)
         elif word == "left":
+            self._left_there.append(f"pid {rest}")
+        elif word == "held":
             self._left_there.append(rest)
         elif word == "ended":
             self._ended_there = True
@@ -159,7 +171,7 @@ async def launch(plan: DeploymentPlan, folder: Path, on_event: OnEvent, carrier:
                     " or plan another port",
                     server.name,
                 )
-        process = RemoteProcess(server, startup.log(server.name), plan.limits.stop_s, on_event, carrier)
+        process = RemoteProcess(server, startup.log(server.name), plan.limits, on_event, carrier)
         await startup.begin(process, process.carry(), f"on {machine(server)}, log: {process.log}")
         return process
 

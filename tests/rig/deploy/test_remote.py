@@ -179,6 +179,7 @@ def start_there(**fields: Any) -> subprocess.Popen[bytes]:
         "ports": [],
         "cwd": "/no/such/folder",
         "grace_s": 5,
+        "gpu_free_s": 0,
         "silence_s": 60,
     }
     process = subprocess.Popen(
@@ -245,3 +246,18 @@ def test_too_few_gpus_there_are_said_in_the_log(monkeypatch: pytest.MonkeyPatch)
     process = start_there(gpus=["3"])
     out, _ = process.communicate()
     assert b"ValueError: GPU 3 wanted, and Slurm gave 3" in out and b"m: exit 1\nm: ended" in out
+
+
+@pytest.mark.parametrize(("after", "held"), [(100, ""), (9100, "m: held GPU 0: 9000 MiB more in use than before")])
+def test_gpu_memory_that_is_not_back_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, held: str
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(
+        f"#!/bin/sh\n[ -e {tmp_path}/asked ] && m={after} || m=100\n: > {tmp_path}/asked\necho 0, GPU-a, $m\n"
+    )
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    out, _ = start_there(gpus=["0"], argv=["sh", "-c", "exit 0"]).communicate()
+    lines = out.decode().splitlines()
+    assert lines[-1] == "m: ended" and (held in lines[-2] if held else lines[-2] == "m: exit 0")
