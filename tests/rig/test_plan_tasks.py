@@ -27,7 +27,7 @@ def sweep(task: dict[str, Any], **more: Any) -> dict[str, Any]:
     cell = {
         "model": "m",
         "engine": "e",
-        "kv_transfer_config": {"kv_connector": "NixlConnector"},
+        "kv_transfer_config": {"kv_connector": "NixlConnector", "kv_role": "kv_both"},
         "task": "t",
         **more.pop("cell", {}),
     }

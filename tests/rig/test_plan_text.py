@@ -32,7 +32,7 @@ def sweep(**cell: Any) -> dict[str, Any]:
         "cell": {
             "model": "m",
             "engine": "e",
-            "kv_transfer_config": {"kv_connector": "NixlConnector"},
+            "kv_transfer_config": {"kv_connector": "NixlConnector", "kv_role": "kv_both"},
             "task": "t",
             **cell,
         },
