@@ -98,7 +98,7 @@ CASES = [
     ("an import that fails",
      "ModuleNotFoundError: No module named 'vllm'", "ModuleNotFoundError: No module named 'vllm'"),
     ("a step of Slurm's that ended by itself",
-     "slurmstepd: error: execve(): python3: No such file or directory\nsrun: error: n2: task 0: Exited with exit code 2",
+     "slurmstepd: error: execve(): python3: No such file or directory\nsrun: error: n: task 0: Exited with exit code 2",
      "slurmstepd: error: execve(): python3: No such file or directory"),
     ("a node of Slurm's that is lost", "Application startup complete.\nsrun: error: Node failure on n2",
      "srun: error: Node failure on n2"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -89,18 +90,17 @@ class Run:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, below those that Linux gives to outgoing connections."""
-    found: list[int] = []
-    port = 20000 + os.getpid() % 9000
+    """Ports that were free a moment ago: below those of outgoing connections, and none of a sweep in configs/."""
+    found: set[int] = set()
     while len(found) < count:
-        port += 1
+        port = random.randrange(20000, 25000)
         with socket.socket() as probe:
             try:
                 probe.bind(("", port))
             except OSError:
                 continue
-        found.append(port)
-    return found
+        found.add(port)
+    return sorted(found)
 
 
 class Sweeps:

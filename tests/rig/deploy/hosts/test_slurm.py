@@ -157,7 +157,6 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory, until: Callable[..., Any]) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("slurm")
-    # munged wants every folder above its socket to be passable, and pytest's are the user's alone.
     made = Cluster(folder)
     try:
         made.start(until)
@@ -166,7 +165,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, until: Callable[..., Any])
         made.stop()
 
 
-def test_a_sweep_asks_for_two_nodes_and_ends_with_verdicts(sweeps: Any, cluster: Cluster) -> None:
+def test_a_sweep_asks_for_two_nodes_and_ends_with_verdicts(sweeps: Any, cluster: Cluster, until: Any) -> None:
     file = sweeps.file(HOSTS, launcher="slurm", slurm={"allocate": ["-N2", "--quiet"]})
     done = sweeps.start(file, **cluster.env).finish()
     assert done.code == 0, done.out + done.err
@@ -177,7 +176,8 @@ def test_a_sweep_asks_for_two_nodes_and_ends_with_verdicts(sweeps: Any, cluster:
     assert record["launcher"] == "slurm" and record["leftovers"] == [] and record["failure"] is None
     assert record["processes"]["decode-0"]["url"].startswith("http://127.0.0.2:")
     assert "Started on http://0.0.0.0:" in done.log("decode-0"), "the log came back"
-    assert cluster.jobs() == "" and not done.servers()
+    assert not done.servers()
+    until(lambda: cluster.jobs() == "")
 
 
 def test_a_node_that_dies_fails_the_cell_and_leaves_nothing(sweeps: Any, cluster: Cluster, until: Any) -> None:
@@ -194,4 +194,35 @@ def test_a_node_that_dies_fails_the_cell_and_leaves_nothing(sweeps: Any, cluster
     assert cell["status"] == "failed"
     line = done.failure()
     assert "decode-0" in line and "n2" in line
-    assert not done.servers() and cluster.jobs() == ""
+    assert not done.servers()
+    until(lambda: cluster.jobs() == "")
+
+
+def batch(folder: Path) -> tuple[str, ...]:
+    """What runs a command as a batch job on the first of two nodes, and waits for it."""
+    script = folder / "batch.sh"
+    script.write_text('#!/bin/sh\nexec "$@"\n')
+    return ("sbatch", "--wait", "--quiet", "-N2", "--no-kill", f"--output={folder / 'batch.out'}", str(script))
+
+
+def test_a_batch_job_runs_the_sweep_on_its_nodes(sweeps: Any, cluster: Cluster, until: Any, tmp_path: Path) -> None:
+    """sbatch leaves variables that srun would take for options."""
+    done = sweeps.start(sweeps.file(HOSTS, launcher="slurm", baseline="none"), *batch(tmp_path), **cluster.env).finish()
+    cell = done.cells()["pd"]
+    assert cell["status"] == "ok" and cell["counts"]["correct"] == 40, (tmp_path / "batch.out").read_text()
+    assert cell["evidence"]["pd_exercised"] is True and done.deployments()["pd"]["leftovers"] == []
+    assert not done.servers()
+    until(lambda: cluster.jobs() == "")
+
+
+def test_an_allocation_that_is_cancelled_takes_everything_along(
+    sweeps: Any, cluster: Cluster, until: Any, tmp_path: Path
+) -> None:
+    file = sweeps.file(HOSTS, launcher="slurm", baseline="none", sim={"ms_per_token": 20})
+    file["tasks"]["tiny"]["limit"] = 400
+    run = sweeps.start(file, *batch(tmp_path), **cluster.env)
+    until(lambda: run.answers() > 0 or run.process.poll() is not None)
+    assert len(run.servers()) >= 2, (tmp_path / "batch.out").read_text()
+    cluster.ask("scancel", f"--user={getpass.getuser()}")
+    run.finish()
+    until(lambda: not run.servers() and cluster.jobs() == "")
