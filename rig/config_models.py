@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from rig.config_errors import shown
 from rig.config_tasks import ScheduleConfig, TaskConfig, require_one_load
@@ -179,6 +179,8 @@ class BaselineConfig(Strict):
             return {"stored": STORED}
         if isinstance(data, dict) and data.get("monolithic", 0) is None:
             return {**data, "monolithic": {}}
+        if data == "none":
+            raise problem("`none` stands alone; drop it or the others")
         if isinstance(data, str):
             raise problem(f"expected monolithic, stored, none, or `cell:` with labels, got {shown(data)}")
         return data
@@ -194,6 +196,12 @@ def _as_list(value: Any) -> Any:
     if value is None or value == "none":
         return []
     return value if isinstance(value, list) else [value]
+
+
+def _one_folder(baselines: list[BaselineConfig]) -> list[BaselineConfig]:
+    if sum(one.stored is not None for one in baselines) > 1:
+        raise problem("one folder of stored baselines is read; keep one")
+    return baselines
 
 
 def _rounds(value: Any) -> Any:
@@ -277,7 +285,7 @@ class SweepFile(Strict):
     include: list[dict[str, Any]] = []
     exclude: list[dict[str, Any]] = []
     tasks: dict[Name, TaskConfig] = Field(min_length=1)
-    baseline: Annotated[list[BaselineConfig], BeforeValidator(_as_list)] = [
+    baseline: Annotated[list[BaselineConfig], BeforeValidator(_as_list), AfterValidator(_one_folder)] = [
         BaselineConfig(monolithic=MonolithicBaseline())
     ]
     gates: GatesConfig = GatesConfig()

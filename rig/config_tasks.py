@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from evals.canaries import MOST as MOST_CANARIES
 from evals.tasks import OPTIONS, RESERVED_PARAMS, TASK_NAMES
 from rig.config_errors import shown
 from rig.config_types import Count, JsonObject, Seconds, Strict, problem
@@ -112,7 +113,7 @@ class TaskConfig(Strict):
     score_reasoning: bool = False
     timeouts: TimeoutsConfig = TimeoutsConfig()
     retries: Annotated[int, Field(ge=0, le=5)] = 0
-    canaries: Annotated[int, Field(ge=0)] | None = None
+    canaries: Annotated[int, Field(ge=0, le=MOST_CANARIES)] | None = None
     divergence: Literal["off", "tokens", "logprobs"] = "off"
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     words: Annotated[int, Field(ge=0, le=200_000)] | None = None

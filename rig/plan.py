@@ -30,7 +30,7 @@ from rig.plan_labels import (
 from rig.plan_order import order_cells, with_baselines
 from rig.plan_rules import rule_notes
 from rig.plan_servers import Draft, assign_gpus, draft_alone, draft_pd, plan_proxy
-from rig.plan_tasks import plan_task
+from rig.plan_tasks import plan_task, why_divergence_is_not_judged
 from rig.planned import CellPlan, DeploymentPlan, Expectation, Limits, SweepPlan, TaskPlan
 from rig.records import Gates
 from rig.secrets import masked
@@ -234,8 +234,9 @@ class _Planner:
                 made = self.monolithic(entry, i, at)
                 if made is not None:
                     key = compact_json(sorted(made.labels.items()))
-                    users.setdefault(key, []).append(entry)
-                    entry.baselines.append(key)
+                    if key not in entry.baselines:
+                        users.setdefault(key, []).append(entry)
+                        entry.baselines.append(key)
                     if self.signature(made) != self.signature(needed.setdefault(key, made)):
                         raise self.config.error(
                             at,
@@ -342,8 +343,8 @@ class _Planner:
     def cell_plans(self, entries: list[_Entry], limit: int | None) -> tuple[CellPlan, ...]:
         held_against = {b for entry in entries for b in entry.baselines}
         plans = tuple(self.cell_plan(entry, limit, entry.id in held_against) for entry in entries)
-        if any(p.task.divergence == "logprobs" for p in plans) and not any(p.noise_floor for p in plans):
-            self.notes.append("divergence is shown and not judged: it needs `noise_floor: 1` or more")
+        if why := why_divergence_is_not_judged(plans, self.config.sweep.noise_floor):
+            self.notes.append(f"divergence is not judged: {why}")
         return plans
 
     def cell_plan(self, entry: _Entry, limit: int | None, is_baseline: bool) -> CellPlan:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rig.config import Config
 from rig.config_matrix import Cell
 from rig.config_models import CellConfig
 from rig.config_tasks import ScheduleConfig, TaskConfig
-from rig.planned import SchedulePlan, TaskPlan
+from rig.planned import CellPlan, SchedulePlan, TaskPlan
 
 STARTS_WITHIN_HANG = 10
 """At so many starts within `limits.hang_s` or more, no pause between two of them is taken for a hang.
@@ -73,6 +75,17 @@ def plan_task(config: Config, cell: Cell, pass_: int | None, limit: int | None) 
         file=stated.path if stated else None,
         file_sha256=stated.sha256 if stated else None,
     )
+
+
+def why_divergence_is_not_judged(cells: Sequence[CellPlan], noise_floor: int) -> str | None:
+    """Why logprobs that are asked for cannot decide anything; None where they can, or where none are asked for."""
+    if all(c.task.divergence != "logprobs" for c in cells) or any(c.noise_floor for c in cells):
+        return None
+    if not any(c.is_baseline for c in cells):
+        return "no baseline is asked in this sweep, and stored ones hold no answers"
+    if noise_floor:
+        return "with `passes` no baseline is asked again, so its noise is not known"
+    return "it needs `noise_floor: 1` or more"
 
 
 def _check_pauses(config: Config, cell: Cell, schedule: SchedulePlan) -> None:

@@ -51,7 +51,7 @@ def transfers(result: CellResult, baselines: Mapping[str, CellResult], tests: Te
         if count is None:
             text = f"Whether {what} is not known: the counters are missing."
             notes.append(Reason("transfer", text, "cell.json: evidence"))
-        elif event == "expired" and count <= _unread(result):
+        elif event == "expired" and 0 < count <= _unread(result):
             text = f"{count} KV leases expired, no more than requests failed before decode had read."
             notes.append(Reason("transfer", text, "cell.json: evidence"))
         elif count:

@@ -10,7 +10,7 @@ from rig.verdict_tests import Tests
 from rig.verdict_words import Found, sentence
 
 FISHER = "one-sided Fisher exact"
-LEADING = "one-sided exact, each asking as likely to move furthest"
+LEADING = "one-sided exact, were each asking as likely to move furthest:"
 
 
 def damage(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests) -> Found:
@@ -86,6 +86,9 @@ def _divergence(result: CellResult, baselines: Mapping[str, CellResult], tests: 
                 f" {seen.damaged} of {seen.measured} moved a token's log probability by more than {seen.threshold:.2f} "
                 f"nats. Of the {seen.moved} questions that moved by more than {FLOOR_NATS:g} nat here or when {name} "
                 f"was asked {again}, {seen.led} moved furthest here: {told} ({tests.shown(test, LEADING)})."
+                if seen.moved
+                else f" None of {seen.measured} moved a token's log probability by more than {FLOOR_NATS:g} nat, here "
+                f"or when {name} was asked {again}."
             )
         found.append((Reason("damage", text, f"pairs.{name}.jsonl"), worse))
     return found

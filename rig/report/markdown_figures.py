@@ -166,6 +166,8 @@ def _flat(facts: dict[str, Any]) -> dict[str, str]:
     for name, value in facts.items():
         if isinstance(value, dict):
             found |= {f"{name} {key}": text for key, text in _flat(value).items()}
+        elif isinstance(value, bool):
+            found[name] = "yes" if value else "no"
         elif isinstance(value, list):
             text = ", ".join(x if isinstance(x, str) else json.dumps(x, sort_keys=True) for x in value)
             found[name] = text or "none"

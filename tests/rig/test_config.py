@@ -184,11 +184,13 @@ ADDED_REFUSED = [
         "include: [{decode.tp: 1, decode: {tp: 2}}]",
         "include[0].decode.tp: decode.tp is set twice in this entry (line 16)",
     ),
-    ("baseline: mono", 'baseline: expected monolithic, none, or `cell:` with labels, got "mono" (line 16)'),
+    ("baseline: mono", 'baseline: expected monolithic, stored, none, or `cell:` with labels, got "mono" (line 16)'),
     (
         "baseline: {monolithic: {tp: 0}}",
         "baseline.monolithic.tp: expected a whole number of at least 1, got 0 (line 16)",
     ),
+    ("baseline: [none, monolithic]", "baseline[0]: `none` stands alone; drop it or the others (line 16)"),
+    ("baseline: [stored, {stored: b}]", "baseline: one folder of stored baselines is read; keep one (line 16)"),
     ("baseline: [{monolithic: {tp: 0}}]", "baseline[0].monolithic.tp: expected a whole number of at least 1, got 0"),
     (
         "baseline: {monolithic: {engine: f}}",
@@ -196,7 +198,7 @@ ADDED_REFUSED = [
     ),
     (
         "baseline: {monolithic: {}, cell: {decode_tp: 1}}",
-        "baseline: give either `monolithic` or `cell`; several baselines are a list (line 16)",
+        "baseline: give one of `monolithic`, `cell` and `stored`; several baselines are a list (line 16)",
     ),
     ("gates: {alpha: 1}", "gates.alpha: expected a number above 0 and below 1, got 1 (line 16)"),
     ("limits: {start_s: 0}", "limits.start_s: expected a number above 0, got 0 (line 16)"),

@@ -66,6 +66,7 @@ REFUSED = [
     (", timeouts: {idle: 0}", "tasks.t.timeouts.idle: expected a number above 0, got 0 (line 10)"),
     (", timeouts: {idel: 1}", 'tasks.t.timeouts.idel: unknown key; did you mean "idle"? (line 10)'),
     (", retries: 6", "tasks.t.retries: expected a whole number from 0 to 5, got 6 (line 10)"),
+    (", canaries: 201", "tasks.t.canaries: expected a whole number from 0 to 200, got 201 (line 10)"),
 ]
 
 

@@ -241,6 +241,35 @@ def test_no_baseline() -> None:
     assert [cell.baselines for cell in planned.cells] == [()]
 
 
+def test_the_same_baseline_twice_is_one() -> None:
+    planned = plan({"cell": {"decode": {"tp": 2}}, "baseline": ["monolithic", {"monolithic": {"tp": 2}}]})
+    mono, cell = planned.cells
+    assert cell.baselines == (mono.id,)
+    assert planned.notes[0].endswith(f"held against: {cell.id}")
+
+
+@pytest.mark.parametrize(
+    ("extra", "why"),
+    [
+        ({}, "it needs `noise_floor: 1` or more"),
+        ({"noise_floor": 1}, None),
+        (
+            {"noise_floor": 1, "baseline": "stored"},
+            "no baseline is asked in this sweep, and stored ones hold no answers",
+        ),
+        (
+            {"noise_floor": 1, "tasks": {"t": {"passes": 2}}},
+            "with `passes` no baseline is asked again, so its noise is",
+        ),
+        ({"tasks": {"t": {"divergence": "tokens"}}}, None),
+    ],
+)
+def test_logprobs_that_can_decide_nothing_are_a_note(extra: dict[str, Any], why: str | None) -> None:
+    planned = plan(merged({"tasks": {"t": {"divergence": "logprobs"}}}, extra))
+    notes = [note for note in planned.notes if note.startswith("divergence")]
+    assert [note.startswith(f"divergence is not judged: {why}") for note in notes] == ([] if why is None else [True])
+
+
 def test_a_baseline_of_another_engine() -> None:
     planned = plan(
         {"engines": {"old": {"command": ["old", "serve"]}}, "baseline": {"monolithic": {"engine": "old", "port": 9000}}}

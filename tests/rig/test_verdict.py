@@ -163,6 +163,14 @@ def test_missing_counters_are_told_and_decide_nothing(make_result: MakeResult, m
     assert "Whether KV leases expired is not known: the counters are missing." in str(verdict)
 
 
+def test_leases_that_no_one_could_read_are_told_and_none_are_not(make_result: MakeResult, mono: CellResult) -> None:
+    some = replace(MOVED, expired=2)
+    unread = judge(make_result(correct=398, error={"reset": 2}, evidence=some), versus(0, 0, 398), base=mono)
+    assert unread.state == "pass"
+    assert "2 KV leases expired, no more than requests failed before decode had read." in str(unread)
+    assert "leases" not in str(judge(make_result(evidence=MOVED), versus(0, 0), base=mono))
+
+
 def test_damage_is_a_regression_whatever_accuracy_says(make_result: MakeResult, mono: CellResult) -> None:
     finding = Finding("damage", "stale blocks were read", "decode-0.log", "damage")
     verdict = judge(make_result(evidence=replace(MOVED, findings=(finding,))), versus(0, 9), base=mono)

@@ -161,6 +161,14 @@ def floor(damaged: int = 0, n: int = 400) -> Comparison:
     return compare("itself", noise, Gates(), noise=noise)
 
 
+def test_outputs_that_moved_nowhere_are_told_without_a_test(make_result: MakeResult) -> None:
+    verdict = decided(make_result, comparison=compare("mono", pairs(), Gates(), noise=pairs()), noise=floor())
+    assert told(verdict) == [
+        "All 400 outputs are the same tokens as on mono. None of 400 moved a token's log probability by more than "
+        "1 nat, here or when mono was asked once more."
+    ]
+
+
 @pytest.mark.parametrize("outcome", ["correct", "wrong"])
 def test_divergence_is_red_alone_where_accuracy_has_no_power(make_result: MakeResult, outcome: Outcome) -> None:
     """A model that gets every question wrong on both sides says nothing by its accuracy."""
@@ -172,8 +180,8 @@ def test_divergence_is_red_alone_where_accuracy_has_no_power(make_result: MakeRe
     assert verdict.reasons[0].text.startswith(
         "8 of 400 outputs leave those of mono somewhere (8 at the first token, half of them by token 0). 8 of 400 "
         "moved a token's log probability by more than 1.00 nats. Of the 8 questions that moved by more than 1 nat here "
-        "or when mono was asked once more, 8 moved furthest here: more than that noise explains (one-sided exact, each "
-        "asking as likely to move furthest p = 0.0039, level 0.05)."
+        "or when mono was asked once more, 8 moved furthest here: more than that noise explains (one-sided exact, were "
+        "each asking as likely to move furthest: p = 0.0039, level 0.05)."
     )
     assert verdict.reasons[0].evidence == "pairs.mono.jsonl"
 
