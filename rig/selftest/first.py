@@ -36,7 +36,7 @@ def first_evidence(
     in_order = sorted(pairs, key=lambda p: p.order or 0)
     answered = [p for p in in_order if "error" not in (p.outcome, p.baseline_outcome)]
     found = [_accuracy(answered, level, arrivals)]
-    found.append(_divergence(in_order, noise, level))
+    found.append(_divergence(in_order, noise, level, arrivals))
     if canaries and theirs is not None and theirs.sent > theirs.error:
         known = sorted((c for c in canaries if c.outcome != "error"), key=lambda c: c.order or 0)
         lost = [(1 + (c.order or 0), c.outcome != "right") for c in known]
@@ -72,14 +72,16 @@ def _accuracy(pairs: Iterable[Pair], level: float, arrivals: Callable[[Pair], in
     return None
 
 
-def _divergence(pairs: Sequence[Pair], noise: Sequence[Pair], level: float) -> First | None:
+def _divergence(
+    pairs: Sequence[Pair], noise: Sequence[Pair], level: float, arrivals: Callable[[Pair], int]
+) -> First | None:
     rounds, asked = standings(pairs, noise)
     moved = led = 0
     for standing in asked:
         moved += standing.moved
         led += standing.led
         if standing.led and stats.leading(led, moved, rounds) <= level:
-            return First("divergence", 1 + (standing.pair.order or 0))
+            return First("divergence", arrivals(standing.pair))
     return None
 
 

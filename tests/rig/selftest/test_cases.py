@@ -145,7 +145,7 @@ def test_a_case_is_a_cell_of_its_own(case: Case) -> None:
 def test_the_baseline_is_asked_all_that_any_case_asks_and_twice(short: bool) -> None:
     base = baseline_of(MONO, short)
     assert base.noise_floor and base.task.limit == max(c.questions for c in cases(short))
-    assert base.task.canaries == 50
+    assert base.task.canaries == 100
 
 
 @pytest.mark.parametrize("name", ["selftest.yaml", "selftest_sim.yaml"])

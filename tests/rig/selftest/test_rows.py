@@ -60,7 +60,7 @@ Judge = Callable[..., tuple[CellResult, CellResult, list[Pair]]]
 
 def row(judge: Judge, case: Case = CASE, struck: list[Hit] | None = None, **fields: Any) -> Row:
     result, base, seen = judge(**fields)
-    return row_of(case, result, base, seen, [], struck or [])
+    return row_of(case, result, base, seen, [], struck or [], [])
 
 
 def test_a_fault_that_was_caught(judged: Judge) -> None:
@@ -94,7 +94,7 @@ def test_a_clean_run(judged: Judge, lost: int, good: bool) -> None:
 
 def test_a_cell_that_died_has_no_numbers() -> None:
     dead = CellResult("case", {}, "pd", "d", "failed", failure="decode-0 ended")
-    found = row_of(CASE, dead, MONO, [], [], [])
+    found = row_of(CASE, dead, MONO, [], [], [], [])
     assert (found.state, found.accuracy, found.change, found.gate, found.first) == (None, None, None, None, None)
     assert not found.as_expected and found.why == "decode-0 ended"
 
