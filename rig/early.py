@@ -52,7 +52,7 @@ class EarlyStop:
 
     def seen(self, record: RequestRecord) -> None:
         """Take in one answer."""
-        if record.kind == "canary":
+        if record.kind == "canary" and record.error is None:
             outcome, _, _ = check(self._canaries[record.sample_id], record.text, self._owners)
             self._crossed |= outcome == "crossed"
             self._decided |= self._crossed

@@ -49,14 +49,14 @@ async def test_a_whole_answer(ask: Any, server: Any) -> None:
         "text": "18",
         "finish_reason": "length",
         "token_ids": [5, 6],
-        "logprobs": {"token_logprobs": [None, -0.5]},
+        "logprobs": {"token_logprobs": [-0.25, -0.5]},
     }
     server.behave = lambda call: call.json({"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 2}})
     record = await ask(server.url + "/v1/", stream=False)
     assert record.error is None
     assert (record.text, record.finish_reason, record.completion_tokens) == ("18", "length", 2)
     assert (record.t_first_token, record.itl_ms, record.cached_tokens) == (None, None, None)
-    assert (record.token_ids, record.logprobs) == ((5, 6), (-0.5,))
+    assert (record.token_ids, record.logprobs) == ((5, 6), (-0.25, -0.5))
     assert server.calls[0].path == "/v1/completions"
     assert "stream" not in server.calls[0].body and "stream_options" not in server.calls[0].body
 
