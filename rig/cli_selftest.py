@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -33,13 +34,22 @@ def selftest_command(
     from rig.progress import Display
     from rig.selftest.run import SelfTest
     from rig.selftest.table import format_rows
-    from rig.store import RunFolder, write_text
+    from rig.store import RunFolder, as_json, write_text
 
     file = config or Path(__file__).resolve().parent.parent / "configs" / CONFIGS[engine]
     if not file.is_file():
         raise UsageError(f"{file}: not there; give the deployment with --config")
     planned = planned_sweep(file)
-    folder = RunFolder.open(resume) if resume else runs.begin(planned, file, out)
+    made_from = {**runs.resolved(planned), "selftest": "short" if short else "full"}
+    if resume:
+        folder = RunFolder.open(resume)
+        if folder.read_info().resolved != as_json(made_from):
+            raise UsageError(
+                f"{resume}: not this self-test: give the same --engine, --config and --short, or start anew"
+            )
+    else:
+        folder = runs.begin(planned, file, out)
+        folder.write_info(replace(folder.read_info(), resolved=made_from))
     with Display(sys.stderr) as display:
         test = SelfTest(planned, folder, data, display, short)
         if not resume:

@@ -48,6 +48,7 @@ WATCHED = (
 GAUGES = (RUNNING, WAITING, KV_USAGE)
 """Those of WATCHED that may go down."""
 
+
 @dataclass(frozen=True)
 class Reading:
     """Counters of one instance at one moment; `missing` is why there are none at all.

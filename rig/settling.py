@@ -34,9 +34,7 @@ def tests_planned(plan: SweepPlan) -> int:
     return max(1, total)
 
 
-def settled(
-    plan: SweepPlan, results: Sequence[CellResult], stored: Mapping[str, CellResult] = {}
-) -> list[CellResult]:
+def settled(plan: SweepPlan, results: Sequence[CellResult], stored: Mapping[str, CellResult] = {}) -> list[CellResult]:
     """The results with all their tests corrected together and their verdicts taken again.
 
     `stored` are stored baselines that cells were held against, by the name that their comparisons use.

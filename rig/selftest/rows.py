@@ -17,7 +17,8 @@ FIXED_TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class Row:
-    """One case. `struck` counts the questions that the engine says it damaged, `struck_lost` those of them lost.
+    """One case. `struck` counts the questions that the engine says it damaged, `struck_lost` those of
+    them that only the baseline got right.
 
     `gate` is what a fixed tolerance of 5 points would have said of the same answers, those without a word being wrong.
     """
@@ -54,7 +55,7 @@ def row_of(
     verdict = result.verdict
     alarms = alarming(result)
     change = comparison.delta if comparison else None
-    lost = [p for p in pairs if p.sample_id in struck and p.outcome != "correct"]
+    lost = [p for p in pairs if p.sample_id in struck and p.outcome != "correct" == p.baseline_outcome]
     return Row(
         case=case.name,
         fault=case.fault,

@@ -31,6 +31,11 @@ def grouped(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     return list(groups.items())
 
 
+LEGEND = """struck: questions the engine damaged; lost: of those, right on the baseline only; points: change of accuracy
+over questions answered on both sides; first evidence: what reached its level earliest, after so many requests;
+5-point gate: what an accuracy within 0.05 of the baseline's, failed answers being wrong, would have said."""
+
+
 def format_rows(rows: Sequence[Row], form: str, machine: Mapping[str, Any]) -> str:
     """The result for a terminal (`table`) or as the Markdown that is committed (`md`)."""
     return _markdown(rows, machine) if form == "md" else _plain(rows)
@@ -56,7 +61,18 @@ def _markdown(rows: Sequence[Row], machine: Mapping[str, Any]) -> str:
 
 def _plain(rows: Sequence[Row]) -> str:
     """The lines of the faults in columns."""
-    titles = ("planted", "runs", "asked", "struck", "lost", "change", "verdicts", "channels", "first evidence", "gate")
+    titles = (
+        "planted",
+        "runs",
+        "asked",
+        "struck",
+        "lost",
+        "points",
+        "verdicts",
+        "channels",
+        "first evidence",
+        "5-point gate",
+    )
     lines = [titles, *(_group(name, group) for name, group in grouped(rows))]
     widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
     rule = tuple("-" * width for width in widths)
@@ -64,7 +80,7 @@ def _plain(rows: Sequence[Row]) -> str:
         "  ".join(f.ljust(w) for f, w in zip(line, widths, strict=True)).rstrip() for line in [titles, rule, *lines[1:]]
     ]
     missed = [f"{row.case}: {row.state or 'no result'}. {row.why}" for row in rows if not row.as_expected]
-    return "\n".join([*text, "", *missed, summary(rows)])
+    return "\n".join([*text, "", LEGEND, *missed, summary(rows)])
 
 
 def _group_line(name: str, rows: Sequence[Row]) -> str:
@@ -75,13 +91,12 @@ def _group(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
     states = _counted([r.state or "-" for r in rows])
     channels = ", ".join(dict.fromkeys(c for r in rows for c in r.channels)) or "-"
     changes = [100 * r.change for r in rows if r.change is not None]
-    change = f"{min(changes):+.1f} to {max(changes):+.1f}" if changes else "-"
+    change = _span([f"{c:+.1f}" for c in sorted(changes)])
     firsts = [r.first for r in rows if r.first is not None]
     first = "-"
     if firsts:
-        counts = [f.requests for f in firsts]
-        span = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-        first = f"{_counted([f.evidence for f in firsts])}, after {span} requests"
+        span = _span([str(count) for count in sorted(f.requests for f in firsts)])
+        first = f"{_counted([f.evidence for f in firsts])}, after {span}"
     gates = [r.gate for r in rows if r.gate is not None]
     gate = f"red in {sum(gates)} of {len(gates)}" if gates else "-"
     total, struck, lost = (sum(getattr(r, part) for r in rows) for part in ("questions", "struck", "struck_lost"))
@@ -95,6 +110,13 @@ def _line(row: Row) -> str:
     good = "yes" if row.as_expected else "**no**"
     fields = (row.case, row.questions, row.struck, row.struck_lost, accuracy, row.state or "-", channels, first, good)
     return f"| {' | '.join(map(str, fields))} |"
+
+
+def _span(texts: Sequence[str]) -> str:
+    """`A to B` of texts in order, one alone where both are the same, `-` for none."""
+    if not texts:
+        return "-"
+    return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
 
 
 def _counted(names: Sequence[str]) -> str:

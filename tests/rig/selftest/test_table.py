@@ -92,7 +92,8 @@ def test_plain() -> None:
     text = format_rows([*ROWS, fault(5, first=First("canaries", 12))], "table", {})
     lines = text.splitlines()
     assert lines[0].split() == (
-        ["planted", "runs", "asked", "struck", "lost", "change", "verdicts", "channels", "first", "evidence", "gate"]
+        ["planted", "runs", "asked", "struck", "lost", "points", "verdicts", "channels", "first", "evidence"]
+        + ["5-point", "gate"]
     )
     assert lines[2].split() == [
         "clean",
@@ -100,8 +101,6 @@ def test_plain() -> None:
         "800",
         "0",
         "0",
-        "+0.0",
-        "to",
         "+0.0",
         "pass",
         "-",
