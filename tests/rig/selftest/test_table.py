@@ -92,8 +92,20 @@ def test_plain() -> None:
     text = format_rows([*ROWS, fault(5, first=First("canaries", 12))], "table", {})
     lines = text.splitlines()
     assert lines[0].split() == (
-        ["planted", "runs", "asked", "struck", "lost", "points", "verdicts", "channels", "first", "evidence"]
-        + ["5-point", "gate"]
+        [
+            "planted",
+            "runs",
+            "asked",
+            "struck",
+            "lost",
+            "points",
+            "verdicts",
+            "channels",
+            "first",
+            "evidence",
+            "5-point",
+            "gate",
+        ]
     )
     assert lines[2].split() == [
         "clean",
@@ -109,7 +121,7 @@ def test_plain() -> None:
     ]
     assert "late_zeroing-10pc  3     600    60" in lines[3]
     assert "-9.5 to -1.0" in lines[3] and "regression 2, inconclusive 1" in lines[3]
-    assert "divergence 1, canaries 1, after 12 to 34 requests" in lines[3] and lines[3].endswith("red in 2 of 3")
+    assert "divergence 1, canaries 1, after 12 to 34" in lines[3] and lines[3].endswith("red in 2 of 3")
     assert "late_zeroing-10pc-seed2: inconclusive. 12 of 20 canaries lost." in lines
     assert lines[-1] == summary([*ROWS, fault(5)])
     assert not [line for line in lines if line != line.rstrip()]
