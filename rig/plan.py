@@ -350,6 +350,8 @@ class _Planner:
     def cell_plan(self, entry: _Entry, limit: int | None, is_baseline: bool) -> CellPlan:
         sweep = self.config.sweep
         alone = entry.labels[PASS] is None
+        stored = next((b.stored for b in sweep.baseline if b.stored), None) if entry.kind == "pd" else None
+        held = bool(entry.baselines or stored) and alone
         return CellPlan(
             id=entry.id,
             labels=entry.labels,
@@ -362,10 +364,10 @@ class _Planner:
             fresh=entry.labels[PASS] == 1,
             continues=entry.before is not None,
             is_baseline=is_baseline,
-            stored=next((b.stored for b in sweep.baseline if b.stored), None) if entry.kind == "pd" else None,
+            stored=stored,
             noise_floor=sweep.noise_floor if is_baseline and alone else 0,
-            early_stop=bool(entry.baselines) and not is_baseline and alone and sweep.early_stop,
-            rerun=bool(entry.baselines and alone and sweep.rerun) and not entry.xfail and sweep.launcher != "attach",
+            early_stop=held and not is_baseline and sweep.early_stop,
+            rerun=held and sweep.rerun and not entry.xfail and sweep.launcher != "attach",
             seed=sweep.seed,
         )
 

@@ -61,8 +61,10 @@ def transfers(result: CellResult, baselines: Mapping[str, CellResult], tests: Te
 
 
 def _unread(result: CellResult) -> int:
-    """Questions that failed in a way that leaves prefill's blocks unread: their leases run out for no other reason."""
-    return sum(k for name, k in result.counts.error.items() if name not in TAINTS) if result.counts else 0
+    """Requests that failed in a way that leaves prefill's blocks unread: their leases run out for no other reason."""
+    canaries = result.evidence.canaries if result.evidence else None
+    questions = sum(k for name, k in result.counts.error.items() if name not in TAINTS) if result.counts else 0
+    return questions + (canaries.error if canaries else 0)
 
 
 def _excess_events(

@@ -9,6 +9,9 @@ from rig.records import Canaries, CellResult, Divergence, Reason
 from rig.verdict_tests import Tests
 from rig.verdict_words import Found, sentence
 
+FEWEST_SPLIT = 12
+"""Canaries below which their thirds say nothing."""
+
 FISHER = "one-sided Fisher exact"
 LEADING = "one-sided exact, were each asking as likely to move furthest:"
 
@@ -65,7 +68,7 @@ def _lost_by(canaries: Canaries) -> str:
     told = [
         f"by {words[name]} {', '.join(f'{part}: {lost} of {n}' for part, (lost, n) in parts.items())}"
         for name, parts in canaries.lost_by.items()
-        if len(parts) > 1
+        if len(parts) > 1 and sum(n for _, n in parts.values()) >= FEWEST_SPLIT
     ]
     return f" Lost {'; '.join(told)}." if told else ""
 

@@ -25,6 +25,7 @@ def speed(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests)
             text = f"Its speed is not judged against {name}: one of the two was cold (no warm-up)."
             notes.append(Reason("latency", text, "cell.json: warmup_requests"))
             continue
+        notes += _unjudged(result, baselines[name], name, {ratio.metric for ratio in gated})
         for ratio in gated:
             if tests.alarms(f"{ratio.metric}/{name}"):
                 worse.append(_ratio(ratio, name, tests))
@@ -38,6 +39,18 @@ def speed(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests)
                 )
                 worse.append(Reason("latency", text, "requests.jsonl"))
     return Found("regression", (*worse, *notes)) if worse else Found("note", tuple(notes))
+
+
+def _unjudged(result: CellResult, base: CellResult, name: str, tested: set[str]) -> list[Reason]:
+    """The bounds that could not be held against a baseline: too few requests on one side, or no times at all."""
+    gates = result.gates
+    bounds = {"ttft_p50": gates.max_ttft_ratio, "tpot_p50": gates.max_tpot_ratio, "e2e_p50": gates.max_e2e_ratio}
+    bounds["requests_per_s"] = gates.min_throughput_ratio
+    missing = [metric for metric, bound in bounds.items() if bound is not None and metric not in tested]
+    if not missing or result.kind != base.kind:
+        return []
+    text = f"{', '.join(missing)} cannot be held to a bound against {name}: too few requests, or no times are known."
+    return [Reason("latency", text, "cell.json: comparisons")]
 
 
 def _ratio(ratio: Ratio, name: str, tests: Tests) -> Reason:

@@ -30,9 +30,10 @@ def decided(
     warmup: int | None = 8,
     base_warmup: int | None = 8,
     tests_planned: int = 1,
+    gates: Gates = GATES,
 ) -> Verdict:
-    comparison = compare("off", PAIRS, GATES, ratios=ratios, slow=slow)
-    result = make_result("on", comparisons=(comparison,), gates=GATES, warmup_requests=warmup)
+    comparison = compare("off", PAIRS, gates, ratios=ratios, slow=slow)
+    result = make_result("on", comparisons=(comparison,), gates=gates, warmup_requests=warmup)
     base: dict[str, CellResult | None] = {"off": make_result("off", warmup_requests=base_warmup)}
     result = replace(result, tests=share_of_each(verdict.tests(result, base), tests_planned))
     found = verdict.decide(result, base)
@@ -74,8 +75,15 @@ def test_beyond_a_bound_is_a_regression(
 
 
 def test_without_a_bound_nothing_is_said(make_result: MakeResult) -> None:
-    found = decided(make_result, ratios=(SHOWN,))
+    found = decided(make_result, ratios=(SHOWN,), gates=Gates())
     assert found.state == "pass" and not [r for r in found.reasons if r.channel in ("latency", "throughput")]
+
+
+def test_a_bound_that_cannot_be_held_is_told(make_result: MakeResult) -> None:
+    found = decided(make_result, ratios=(SHOWN,))
+    assert found.state == "pass" and [r.text for r in found.reasons if r.channel == "latency"] == [
+        "ttft_p50, requests_per_s cannot be held to a bound against off: too few requests, or no times are known."
+    ]
 
 
 def test_the_error_rate_of_speed_is_that_of_the_sweep(make_result: MakeResult) -> None:
@@ -96,7 +104,7 @@ def test_a_cold_side_is_told_and_never_judged(
 
 
 def test_a_cold_cell_with_nothing_to_judge_needs_no_excuse(make_result: MakeResult) -> None:
-    found = decided(make_result, ratios=(SHOWN,), warmup=0)
+    found = decided(make_result, ratios=(SHOWN,), warmup=0, gates=Gates())
     assert not [r for r in found.reasons if r.channel == "latency"]
 
 
