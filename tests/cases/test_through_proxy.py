@@ -180,6 +180,7 @@ async def test_case_15_an_error_after_three_tokens(pd: Live) -> None:
         events = (await answer.text()).strip().split("\n\n")
     assert answer.status == 200 and sum('"text"' in event for event in events) == 3
     assert json.loads(events[3].removeprefix("data: "))["error"]["message"] == "Internal server error"
+    await until(lambda: pd.ledger("case15", "decode"))
     assert pd.ledger("case15", "decode")[0]["outcome"] == "stream_error"
 
 
@@ -205,6 +206,8 @@ async def test_case_17_parameters_that_prefill_would_refuse(pd: Live, path: str,
     assert answer.status == 200, text
     last = text.strip().split("\n\n")[-2].removeprefix("data: ") if stream else text
     assert 20 <= json.loads(last)["usage"]["completion_tokens"] <= 30, "decode got them as they came"
+    # An engine writes its line when the last byte has gone out: the client may be quicker to look.
+    await until(lambda: pd.ledger(request_id, "prefill") and pd.ledger(request_id, "decode"))
     (prefill,), (decode,) = pd.ledger(request_id, "prefill"), pd.ledger(request_id, "decode")
     assert (prefill["status"], prefill["completion_tokens"], prefill["stream"]) == (200, 1, False)
     assert (decode["stream"], decode["external_tokens"]) == (stream, decode["prompt_tokens"] - 1)
