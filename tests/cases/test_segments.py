@@ -78,7 +78,8 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
     twice = kit.template(
         task={"limit": 1319, "shots": 0, "canaries": 40, "divergence": "logprobs"}, sim={"noise": 0.02}
     )
-    twice["gates"] = {"max_accuracy_drop": 0.02}
+    # The noise is drawn anew in every run: at 0.05 this would be red by chance now and then, as it says.
+    twice["gates"] = {"max_accuracy_drop": 0.02, "alpha": 0.001}
     twice["noise_floor"] = True
     # Without worked examples a prompt does not hold what tells questions from the rig's own checks.
     drop = {"fault": "wrong_answer", "rate": 0.03, "when": {**DECODE, "transferred": True, "stream": True}}
@@ -211,8 +212,8 @@ def test_case_8_and_30_a_flat_drop_has_no_address(sweeps: dict[str, Any]) -> Non
 def test_case_30_the_same_build_twice_is_no_alarm(sweeps: dict[str, Any]) -> None:
     cell = sweeps["twice"].cells["30 noise"]
     [flips] = cell.result["comparisons"]
-    assert flips["n"] == 1319 and 4 <= flips["b"] <= 30 and 4 <= flips["c"] <= 30, "about 1 % both ways"
-    assert cell.state in ("pass", "inconclusive") and "damage" in cell.channels
+    assert flips["n"] == 1319 and 1 <= flips["b"] <= 35 and 1 <= flips["c"] <= 35, "about 1 % both ways"
+    assert cell.state in ("pass", "improved", "inconclusive") and "damage" in cell.channels
     assert (
         flips["first_divergence"]["damaged"] == 0 < flips["first_divergence"]["n"] - flips["first_divergence"]["equal"]
     )
