@@ -28,16 +28,25 @@ class Column:
 
 
 def varying_labels(cells: Sequence[CellResult]) -> tuple[str, ...]:
-    """Names of the labels that tell the cells apart, in the order in which they first appear."""
+    """Names of the labels that tell the cells apart, in the order in which they first appear.
+
+    What one server does not have, such as a connector, does not tell it from the rest: that it is one server does.
+    """
     names = dict.fromkeys(name for cell in cells for name in cell.labels)
-    return tuple(n for n in names if len({json.dumps(c.labels.get(n), sort_keys=True) for c in cells}) > 1)
+    return tuple(name for name in names if len(_values(cells, name)) > 1)
+
+
+def _values(cells: Sequence[CellResult], name: str) -> dict[str, Any]:
+    """The values that a label has, each once; one that a whole server lacks is none."""
+    asked = [c for c in cells if c.kind == "pd" or c.labels.get(name) is not None]
+    return {json.dumps(c.labels.get(name), sort_keys=True): c.labels.get(name) for c in asked}
 
 
 def constant_labels(cells: Sequence[CellResult]) -> dict[str, str]:
-    """Labels that all cells share, as texts."""
+    """Labels that all cells share that have them, as texts."""
     names = dict.fromkeys(name for cell in cells for name in cell.labels)
-    varying = set(varying_labels(cells))
-    return {n: label_text(cells[0].labels[n]) for n in names if n not in varying and cells[0].labels[n] is not None}
+    shared = {name: next(iter(values.values())) for name in names if len(values := _values(cells, name)) == 1}
+    return {name: label_text(value) for name, value in shared.items() if value is not None}
 
 
 def label_columns(cells: Sequence[CellResult]) -> list[Column]:
@@ -147,7 +156,7 @@ def noise_text(cell: CellResult) -> str | None:
     if seen is not None:
         text += f", {seen.n - seen.equal} of {seen.n} outputs changed"
         if "max" in seen.shift:
-            text += f"; the largest move of a token's log probability was {seen.shift['max']:.3f} nats"
+            text += f"; the largest move of a token's log probability was {seen.shift['max']:.2g} nats"
     return text
 
 

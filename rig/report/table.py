@@ -54,7 +54,7 @@ def format_table(run: RunResult, path: str, width: int = WIDTH, color: bool = Fa
 
 def _shared(cells: Sequence[CellResult], width: int) -> str:
     texts = [f"{name} {text}" for name, text in rows.constant_labels(cells).items()]
-    return _wrap("Every cell: " + ", ".join(texts), width, "  ") if texts and len(cells) > 1 else ""
+    return _wrap("Every cell that has it: " + ", ".join(texts), width, "  ") if texts and len(cells) > 1 else ""
 
 
 def _cells(cells: Sequence[CellResult], width: int, color: bool) -> str:

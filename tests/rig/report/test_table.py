@@ -37,7 +37,7 @@ def test_one_row_a_cell(run: RunResult) -> None:
 def test_the_rest_of_the_text(run: RunResult) -> None:
     text = format_table(run, "runs/id")
     assert text.startswith("tiny (configs/tiny.yaml), 2026-01-31T10:00:00Z to 2026-01-31T10:20:00Z\n")
-    assert block(text, "Every") == "Every cell: model tiny"
+    assert block(text, "Every") == "Every cell that has it: model tiny"
     assert "  pd-off: gsm8k-strict 0.975 (decides), robust 0.980" in block(text, "Accuracy by scorer").splitlines()
     assert "    accuracy: No worse by 2.00 points. [judged.jsonl]" in block(text, "Verdicts").splitlines()
     assert "    errors: decode-0 ended with code -9 [CUDA error]" in block(text, "Verdicts").splitlines()
