@@ -76,8 +76,9 @@ def test_every_answer_is_accounted_for_by_the_counters(pair: Pair) -> None:
     result = pair.wait(work).result
     assert result.evidence.findings == ()
     assert result.evidence.pd_exercised is True
-    assert result.evidence.transfers == QUESTIONS
-    assert result.evidence.local_tokens == QUESTIONS
+    assert result.evidence.canaries.wrong + result.evidence.canaries.crossed + result.evidence.canaries.error == 0
+    asked = QUESTIONS + result.evidence.canaries.sent
+    assert result.evidence.canaries.sent > 0 and result.evidence.transfers == result.evidence.local_tokens == asked
     assert (result.evidence.failed, result.evidence.expired) == (0, 0)
     assert sum(result.counts.error.values()) == 0
     assert result.accuracy.value >= 0.93
