@@ -43,7 +43,7 @@ def format_rows(rows: Sequence[Row], form: str, machine: Mapping[str, Any]) -> s
 
 def _markdown(rows: Sequence[Row], machine: Mapping[str, Any]) -> str:
     """A line a fault and rate, then a line a case."""
-    named = {name: machine[name] for name in ("cpu", "cores", "memory_gib", "system") if machine.get(name)}
+    named = {name: machine[name] for name in ("machine", "cpus", "memory_gib", "kernel") if machine.get(name)}
     head = [f"- {name}: {text}" for name, text in named.items()]
     short = [
         "| planted | runs | questions | struck | lost of those | accuracy change, points | verdicts | channels "
