@@ -128,9 +128,9 @@ def test_plain() -> None:
 
 
 def test_markdown() -> None:
-    machine = {"cpu": "A CPU", "cores": 2, "memory_gib": None, "system": "Linux", "hostname": "secret-host"}
+    machine = {"machine": "x86_64", "cpus": 2, "memory_gib": None, "kernel": "6.1", "hostname": "secret-host"}
     text = format_rows(ROWS, "md", machine)
-    assert text.startswith(f"{summary(ROWS)}.\n\n- cpu: A CPU\n- cores: 2\n- system: Linux\n\n| planted |")
+    assert text.startswith(f"{summary(ROWS)}.\n\n- machine: x86_64\n- cpus: 2\n- kernel: 6.1\n\n| planted |")
     assert "secret-host" not in text, "only what says how fast the machine is"
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert "| clean-1 | 400 | 0 | 0 | 0.980 | pass | - | - | yes |" in tables
