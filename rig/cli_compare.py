@@ -31,7 +31,7 @@ def compare_command(candidate: str, baseline: str, form: str, scorer: str | None
     from rig.comparing import compare_sides, exit_code
     from rig.errors import UsageError
     from rig.report import compare as reports
-    from rig.report.table import WIDTH
+    from rig.report.text import WIDTH
     from rig.sides import read_sides
 
     if scorer is not None and scorer not in SCORERS:

@@ -21,13 +21,11 @@ from rig.pairs import Side, make_pairs, repeats_of, require_same_prompts
 from rig.planned import CellPlan, DeploymentPlan
 from rig.ratios import ratios, slow
 from rig.records import CellResult, Comparison, Evidence, Judged, JudgedCanary, Leg, Outcome, Pair, Resumed
+from rig.records_requests import ITSELF
 from rig.rounds import Round
 from rig.series import Reading
 from rig.store import RunFolder
 from rig.verdict_tests import share_of_each
-
-ITSELF = "itself"
-"""The name under which a baseline is held against itself."""
 
 
 @dataclass(frozen=True)

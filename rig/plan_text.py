@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rig.columns import aligned
 from rig.errors import UsageError
 from rig.plan_lanes import launches
 from rig.plan_sh import format_sh
@@ -35,11 +36,6 @@ def _json(plan: SweepPlan) -> str:
         for server in deployment["servers"]:
             server["env"] = masked(server["env"])
     return json.dumps(data, indent=2, ensure_ascii=False)
-
-
-def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]]
 
 
 def _shown(value: Any) -> str:
@@ -80,7 +76,7 @@ def _table(plan: SweepPlan) -> str:
     extras = [name for name in (plan.cells[0].labels if plan.cells else ()) if name not in _COMMON]
     header = ["cell", "kind", "prefill TP", "decode TP", "async", "connector", *extras]
     header += ["task", "questions", "load", "baseline", ""]
-    lines += _columns(header, [_cell_row(cell, extras) for cell in plan.cells])
+    lines += aligned([header, *(_cell_row(cell, extras) for cell in plan.cells)])
     for cell in plan.cells:
         if cell.xfail:
             issue = f" ({cell.xfail.issue})" if cell.xfail.issue else ""

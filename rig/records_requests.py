@@ -9,6 +9,9 @@ Outcome = Literal["correct", "wrong", "unparsed", "truncated", "unscored", "erro
 """`unscored`: an answer to a question that has no right one."""
 CanaryOutcome = Literal["right", "wrong", "crossed", "error"]
 
+ITSELF = "itself"
+"""The name under which a baseline's further rounds are held against its first: the noise floor."""
+
 
 @dataclass(frozen=True)
 class Judged:

@@ -18,13 +18,12 @@ from rig.baselines import BaselineFile, Stored
 from rig.errors import DataError, UsageError
 from rig.judge import judge, with_reasoning
 from rig.records import CellResult, Evidence, Judged, JudgedCanary, Leg, Pair, RunInfo, Verdict
+from rig.records_requests import ITSELF
 from rig.saving import machine
 from rig.store import RunFolder
 from rig.verdict_usable import invalid
 
 JUDGED = "judged.jsonl"
-ITSELF = "itself"
-"""The name under which a cell keeps its pairs with itself."""
 
 
 @dataclass(frozen=True)

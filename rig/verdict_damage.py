@@ -19,15 +19,15 @@ LEADING = "one-sided exact, were each asking as likely to move furthest:"
 def damage(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests) -> Found:
     """Findings that show damage; canaries crossed or lost; outputs that left the baseline's by more than its noise."""
     proof = result.evidence
-    worse = [Reason(f.channel, sentence(f.text), f.source) for f in (proof.findings if proof else ()) if _bad(f)]
+    worse = [
+        Reason(f.channel, sentence(f.text), f.source)
+        for f in (proof.findings if proof else ())
+        if f.severity == "damage"
+    ]
     notes: list[Reason] = []
     for reason, is_worse in [*_canaries(result, baselines, tests), *_divergence(result, baselines, tests)]:
         (worse if is_worse else notes).append(reason)
     return Found("regression", (*worse, *notes)) if worse else Found("note", tuple(notes))
-
-
-def _bad(finding: object) -> bool:
-    return getattr(finding, "severity", None) == "damage"
 
 
 def _canaries(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests) -> list[tuple[Reason, bool]]:

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from rig.baselines import BaselineFile, Stored
-from rig.report.rows import MISSING, Column, label_text, number, p50_p99
-from rig.report.table import _lines, _text
+from rig.report.rows import MISSING, Column, label_text, measured_text, number, p50_p99
+from rig.report.text import grid_lines, grid_text
 
 
 def format_list(files: Mapping[str, BaselineFile], folder: str) -> str:
@@ -18,14 +18,14 @@ def format_list(files: Mapping[str, BaselineFile], folder: str) -> str:
     columns = [
         Column("file", tuple(path.rsplit("/", 1)[-1] for path, _, _ in found)),
         Column("baseline", tuple(stored.name for _, _, stored in found)),
-        Column("accuracy", tuple(_accuracy(stored) for _, _, stored in found)),
+        Column("accuracy", tuple(measured_text(stored.accuracy) for _, _, stored in found)),
         Column("n", tuple(f"{stored.n}" for _, _, stored in found)),
         Column("TTFT ms\np50/p99", tuple(p50_p99(stored.latency_ms.get("ttft")) for _, _, stored in found)),
         Column("verdict", tuple(stored.verdict or "baseline" for _, _, stored in found)),
         Column("saved", tuple(stored.origin.saved for _, _, stored in found)),
         Column("from run", tuple(stored.origin.run for _, _, stored in found)),
     ]
-    return _text(_lines(columns, False))
+    return grid_text(grid_lines(columns, False))
 
 
 def format_show(file: BaselineFile, path: str, stored: Sequence[Stored]) -> str:
@@ -48,7 +48,7 @@ def _words(one: Stored) -> str:
     commit = f", commit {str(git['commit'])[:12]}{' with changes' if git.get('changed') else ''}" if git else ""
     lines = [
         f"{one.name}: {one.verdict or 'baseline'}",
-        f"  accuracy {_accuracy(one)} of {one.n} questions ({counts})",
+        f"  accuracy {measured_text(one.accuracy)} of {one.n} questions ({counts})",
         f"  labels: {labels}",
         f"  latency ms, p50/p99: {', '.join(f'{k} {p50_p99(v)}' for k, v in one.latency_ms.items()) or MISSING}",
         f"  throughput: {number(rate.requests_per_s if rate else None)} requests/s, "
@@ -60,10 +60,3 @@ def _words(one: Stored) -> str:
     ]
     lines += [f"  {name}: {shlex.join(argv)}" for name, argv in one.commands.items()]
     return "\n".join(lines)
-
-
-def _accuracy(one: Stored) -> str:
-    value, ci95 = one.accuracy.value, one.accuracy.ci95
-    if value is None:
-        return MISSING
-    return f"{value:.3f}" + (f" [{ci95[0]:.3f}, {ci95[1]:.3f}]" if ci95 else "")

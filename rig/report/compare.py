@@ -14,7 +14,7 @@ from rig.records import Accuracy, Comparison, Percentiles
 from rig.report import rows
 from rig.report.markdown_text import code, folded, grid, plain
 from rig.report.rows import MISSING, Column, number
-from rig.report.table import WIDTH, _fits, _lines, _painted, _text, _wrap
+from rig.report.text import WIDTH, fits, grid_lines, grid_text, painted, wrap
 
 _COMPARED = TypeAdapter(Compared)
 _LATENCIES = ("ttft", "tpot", "e2e")
@@ -62,16 +62,16 @@ def format_compare_json(found: Compared) -> str:
 
 def format_compare_table(found: Compared, width: int = WIDTH, color: bool = False) -> str:
     """Plain text: a row a pair, then why each verdict is what it is, speed, what had no partner, and the files."""
-    parts = [_wrap(headline(found), width, "  "), _arguments(found), _grid_text(_answers(found.held), width, color)]
+    parts = [wrap(headline(found), width, "  "), _arguments(found), _grid_text(_answers(found.held), width, color)]
     lines = ["Verdicts"]
     for held in found.held:
-        lines.append(f"  {short(held.candidate.name)}: {_painted(state_of(held), color)}")
-        lines += [_wrap(f"    {text}", width, "      ") for text in _told(held)]
+        lines.append(f"  {short(held.candidate.name)}: {painted(state_of(held), color)}")
+        lines += [wrap(f"    {text}", width, "      ") for text in _told(held)]
     parts.append("\n".join(lines))
     if speed := _speed(found.held):
         parts.append("Speed\n" + _grid_text(speed, width, color))
     if found.unmatched:
-        listed = [_wrap(f"  {_unmatched_text(u)}", width, "    ") for u in found.unmatched]
+        listed = [wrap(f"  {_unmatched_text(u)}", width, "    ") for u in found.unmatched]
         parts.append("\n".join(["No partner with the same labels", *listed]))
     parts.append("\n".join(["Files", *(f"  {text}" for held in found.held for text in _files(held))]))
     return "\n\n".join(part for part in parts if part)
@@ -221,9 +221,9 @@ def _p(p: float | None) -> str:
 
 def _grid_text(columns: Sequence[Column], width: int, color: bool) -> str:
     """One table; where it is too wide, each row's fields one below the other."""
-    lines = _lines(columns, color)
-    if _fits(lines, width):
-        return _text(lines)
+    lines = grid_lines(columns, color)
+    if fits(lines, width):
+        return grid_text(lines)
     blocks = [
         "\n".join(f"{c.title.replace(chr(10), ' ').strip()}: {c.texts[i].replace(chr(10), ' ')}" for c in columns)
         for i in range(len(columns[0].texts))

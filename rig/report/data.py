@@ -10,9 +10,6 @@ from evals.records import RequestRecord
 from rig.pairs import Side, make_pairs
 from rig.records import CellResult, Judged, JudgedCanary, Pair, RunResult
 
-ITSELF = "itself"
-"""The name under which a baseline's pairs with its own second asking are kept: the noise floor."""
-
 
 @dataclass(frozen=True)
 class CellData:

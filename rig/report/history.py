@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from rig.columns import aligned
 from rig.records import CellResult, RunResult
 from rig.report import rows
 from rig.report.markdown_fit import LIMIT, Part, fit, fixed, optional
@@ -153,8 +154,7 @@ def format_history(runs: Sequence[RunResult], skipped: Sequence[str] = ()) -> st
     for trend in found:
         lines = [f"{trend.newest.cell.cell_id}{_absent(trend, runs)}"]
         fields = [["", "newest", MEDIAN, "trend", "lowest", "highest"], *_fields(trend)]
-        widths = [max(len(row[i]) for row in fields) for i in range(len(fields[0]))]
-        lines += ["  " + "  ".join(t.ljust(w) for t, w in zip(row, widths, strict=True)).rstrip() for row in fields]
+        lines += [f"  {line}" for line in aligned(fields)]
         parts.append("\n".join([*lines, *(f"  {note}" for note in _notes(trend))]))
     parts += [_legend(found), *(f"left out: {text}" for text in skipped)]
     return "\n\n".join(part for part in parts if part)

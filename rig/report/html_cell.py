@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Sequence
 
 from rig.records import CellResult, Comparison, Evidence
+from rig.records_requests import ITSELF
 from rig.report import rows
-from rig.report.data import ITSELF, RunData
+from rig.report.data import RunData
 from rig.report.html_charts import by_order, distributions, first_divergence
 from rig.report.html_grid import anchor, state_badge
 from rig.report.html_svg import escape, table, tag

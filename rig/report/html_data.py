@@ -12,7 +12,8 @@ from typing import Any
 
 from rig.divergence import first_difference
 from rig.records import Judged, JudgedCanary
-from rig.report.data import ITSELF, RunData
+from rig.records_requests import ITSELF
+from rig.report.data import RunData
 from rig.verdict import state_name
 
 TEXT_BUDGET = 7_000_000

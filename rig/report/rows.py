@@ -10,7 +10,7 @@ from typing import Any
 from rig.labels import MISSING as MISSING
 from rig.labels import label_text as label_text
 from rig.metrics import error_texts
-from rig.records import CellResult, Comparison, Counts, Group, Percentiles, PromptSources, Reason, RunResult
+from rig.records import Accuracy, CellResult, Comparison, Counts, Group, Percentiles, PromptSources, Reason, RunResult
 from rig.secrets import masked_line
 from rig.verdict import state_name
 
@@ -111,10 +111,15 @@ def verdict_columns(cells: Sequence[CellResult]) -> list[Column]:
 
 
 def accuracy_text(cell: CellResult) -> str:
-    a = cell.accuracy
-    if a is None or a.value is None:
+    return measured_text(cell.accuracy)
+
+
+def measured_text(accuracy: Accuracy | None) -> str:
+    """Accuracy with its interval."""
+    if accuracy is None or accuracy.value is None:
         return MISSING
-    return f"{a.value:.3f}" + (f" [{a.ci95[0]:.3f}, {a.ci95[1]:.3f}]" if a.ci95 else "")
+    interval = f" [{accuracy.ci95[0]:.3f}, {accuracy.ci95[1]:.3f}]" if accuracy.ci95 else ""
+    return f"{accuracy.value:.3f}{interval}"
 
 
 def invalid_text(counts: Counts | None) -> str:

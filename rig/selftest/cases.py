@@ -123,7 +123,7 @@ def cell_of(case: Case, template: CellPlan, baseline: CellPlan, control: CellPla
 
 
 def baseline_of(template: CellPlan, short: bool) -> CellPlan:
-    """The monolithic server, asked everything that any case asks, twice."""
+    """The monolithic server, asked everything that any case asks, and again for its own noise."""
     questions = CLEAN_QUESTIONS if short else BASELINE_QUESTIONS
     return replace(
         template, task=replace(template.task, limit=questions, canaries=100), noise_floor=2 if short else NOISE_ROUNDS

@@ -60,16 +60,15 @@ class SelfTest:
         self.run = run
         self.display = display
         self.cases = cases(short)
+        self.control_file = run.path.resolve() / CONTROL_FILE
         self._templates = templates(plan)
         self._deployments = {d.id: self._with_control(d) for d in plan.deployments}
         self.baseline = baseline_of(self._templates.baseline, short)
-        self.control_file = run.path.resolve() / CONTROL_FILE
         self._tasks = self._load(data)
         self._finished: dict[str, cells.Finished] = {}
 
     def _with_control(self, deployment: DeploymentPlan) -> DeploymentPlan:
-        path = str(self.run.path.resolve() / CONTROL_FILE)
-        servers = tuple(replace(s, env={**s.env, ENVIRONMENT: path}) for s in deployment.servers)
+        servers = tuple(replace(s, env={**s.env, ENVIRONMENT: str(self.control_file)}) for s in deployment.servers)
         return replace(deployment, servers=servers)
 
     def _load(self, data: Path | None) -> dict[int | None, Task]:

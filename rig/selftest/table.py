@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rig.columns import aligned
 from rig.selftest.rows import Row
 
 
@@ -74,11 +75,8 @@ def _plain(rows: Sequence[Row]) -> str:
         "5-point gate",
     )
     lines = [titles, *(_group(name, group) for name, group in grouped(rows))]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
-    rule = tuple("-" * width for width in widths)
-    text = [
-        "  ".join(f.ljust(w) for f, w in zip(line, widths, strict=True)).rstrip() for line in [titles, rule, *lines[1:]]
-    ]
+    rule = tuple("-" * max(len(line[i]) for line in lines) for i in range(len(titles)))
+    text = aligned([titles, rule, *lines[1:]])
     missed = [f"{row.case}: {row.state or 'no result'}. {row.why}" for row in rows if not row.as_expected]
     return "\n".join([*text, "", LEGEND, *missed, summary(rows)])
 
