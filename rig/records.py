@@ -186,8 +186,14 @@ class Reason:
 
 @dataclass(frozen=True)
 class Verdict:
+    """`alarms` are the channels in which a regression was found, an expected one too, in the order of the reasons.
+
+    None where that is not known: nothing was judged, or the rig that did so did not write it down.
+    """
+
     state: State
     reasons: tuple[Reason, ...] = ()
+    alarms: tuple[Channel, ...] | None = None
 
 
 @dataclass(frozen=True)

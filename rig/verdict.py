@@ -36,8 +36,8 @@ def decide(
     where one has no result. A monolithic cell, or one that others are held against, with nothing to be held
     against itself has no verdict, unless it failed or cannot be used.
     """
-    state, reasons = _state(result, baselines)
-    return None if state is None else _expected(Verdict(state, reasons), xfail)
+    decided = _decided(result, baselines)
+    return None if decided is None else _expected(decided, xfail)
 
 
 def failed(error: DeployError, xfail: Expectation | None = None) -> Verdict:
@@ -49,11 +49,11 @@ def _failure(text: str, evidence: str | None = None) -> Reason:
     return Reason("errors", f"The deployment did not come up, or died: {text}", evidence)
 
 
-def _state(result: CellResult, baselines: Mapping[str, CellResult | None]) -> tuple[State | None, tuple[Reason, ...]]:
+def _decided(result: CellResult, baselines: Mapping[str, CellResult | None]) -> Verdict | None:
     if result.status == "failed":
-        return "failed", (_failure(result.failure or "no reason was recorded"),)
+        return Verdict("failed", (_failure(result.failure or "no reason was recorded"),))
     if reasons := invalid(result):
-        return "invalid", reasons
+        return Verdict("invalid", reasons)
     usable, lost = _usable(result, baselines)
     tests = Tests(result, usable)
     channels = [damage(result, usable, tests), transfers(result, usable, tests), errors(result, usable, tests)]
@@ -70,18 +70,22 @@ def _state(result: CellResult, baselines: Mapping[str, CellResult | None]) -> tu
     # What decides stands first, then what else is known.
     order = ("regression", "inconclusive", "improved", "pass", "note")
     reasons = tuple(reason for state in order for reason in by_state.get(state, ()))
-    if "regression" in by_state:
-        return "regression", (*reasons, *lost, *proof)
+    alarms = tuple(dict.fromkeys(channel for found in channels for channel in found.alarms))
+    if alarms:
+        return Verdict("regression", (*reasons, *lost, *proof), alarms)
     if lost:
-        return "invalid", (*lost, *reasons, *proof)
+        return Verdict("invalid", (*lost, *reasons, *proof), ())
     if not usable:
         return _alone(result, (*reasons, *proof))
     if uncompared := sorted(usable.keys() - {c.baseline for c in result.comparisons}):
         text = f"This cell was to be compared with {', '.join(uncompared)}, and was not."
-        return "invalid", (Reason("rig", text), *reasons, *proof)
+        return Verdict("invalid", (Reason("rig", text), *reasons, *proof), ())
+    state: State = "pass"
     if "inconclusive" in by_state:
-        return "inconclusive", (*reasons, *proof)
-    return ("improved" if "improved" in by_state else "pass"), (*reasons, *proof)
+        state = "inconclusive"
+    elif "improved" in by_state:
+        state = "improved"
+    return Verdict(state, (*reasons, *proof), ())
 
 
 def tests(result: CellResult, baselines: Mapping[str, CellResult | None]) -> tuple[Tested, ...]:
@@ -110,11 +114,11 @@ def _where(result: CellResult, baselines: Mapping[str, CellResult]) -> Found:
     return Found("note", tuple(dict.fromkeys(reasons)))
 
 
-def _alone(result: CellResult, reasons: tuple[Reason, ...]) -> tuple[State | None, tuple[Reason, ...]]:
+def _alone(result: CellResult, reasons: tuple[Reason, ...]) -> Verdict | None:
     if _measure(result):
-        return None, ()
+        return None
     text = "There is nothing to hold this cell against, so nobody knows whether it is worse."
-    return "no_baseline", (Reason("accuracy", text), *reasons)
+    return Verdict("no_baseline", (Reason("accuracy", text), *reasons), ())
 
 
 def _expected(verdict: Verdict, xfail: Expectation | None) -> Verdict:

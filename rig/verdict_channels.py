@@ -10,7 +10,7 @@ from rig.log_findings import DECODE_PREFILLED, EXPIRED_LEASE, STALE_BLOCKS
 from rig.metrics import error_texts
 from rig.records import CellResult, Comparison, Reason
 from rig.verdict_tests import Tests, asked, failed
-from rig.verdict_words import Found, bound, points, questions
+from rig.verdict_words import Found, bound, points, questions, worse_or_not
 
 TAINTS = (EXPIRED_LEASE, STALE_BLOCKS, DECODE_PREFILLED, FOREIGN_ENGINE, "empty")
 """Classes of failed questions that decode did answer."""
@@ -57,7 +57,7 @@ def transfers(result: CellResult, baselines: Mapping[str, CellResult], tests: Te
         elif count:
             reason, is_worse = _excess_events(event, f"{count} {what}", result, baselines, tests)
             (worse if is_worse else notes).append(reason)
-    return Found("regression", (*worse, *notes)) if worse else Found("note", tuple(notes))
+    return worse_or_not(worse, notes)
 
 
 def _unread(result: CellResult) -> int:
@@ -100,7 +100,7 @@ def errors(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests
         shown = tests.shown(f"errors/{name}", "one-sided Fisher exact")
         if tests.alarms(f"errors/{name}"):
             text = f"{beside}: more than chance explains ({shown})."
-            return Found("regression", (Reason("errors", text, "requests.jsonl"),))
+            return worse_or_not([Reason("errors", text, "requests.jsonl")])
         notes.append(Reason("errors", f"{beside}: no more than chance explains ({shown}).", "requests.jsonl"))
     return Found("note", tuple(notes) or (Reason("errors", f"{here}.", "requests.jsonl"),))
 
@@ -119,7 +119,7 @@ def accuracy(result: CellResult, comparison: Comparison, tests: Tests) -> Found:
         text = (
             f"Accuracy is worse than on {c.baseline}. {facts} So many more losses than gains are not chance ({shown})."
         )
-        return Found("regression", (Reason("accuracy", text, source),))
+        return worse_or_not([Reason("accuracy", text, source)])
     if c.upper_drop >= gates.max_accuracy_drop:
         more = (
             f"About {c.more_questions:,} more questions would decide if flips keep coming at this rate."

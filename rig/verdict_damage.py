@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rig.divergence import FLOOR_NATS
 from rig.records import Canaries, CellResult, Divergence, Reason
 from rig.verdict_tests import Tests
-from rig.verdict_words import Found, sentence
+from rig.verdict_words import Found, sentence, worse_or_not
 
 FEWEST_SPLIT = 12
 """Canaries below which their thirds say nothing."""
@@ -27,7 +27,7 @@ def damage(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests
     notes: list[Reason] = []
     for reason, is_worse in [*_canaries(result, baselines, tests), *_divergence(result, baselines, tests)]:
         (worse if is_worse else notes).append(reason)
-    return Found("regression", (*worse, *notes)) if worse else Found("note", tuple(notes))
+    return worse_or_not(worse, notes)
 
 
 def _canaries(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests) -> list[tuple[Reason, bool]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rig.records import CellResult, Ratio, Reason
 from rig.verdict_tests import Tests, speed_channel, warm
-from rig.verdict_words import Found
+from rig.verdict_words import Found, worse_or_not
 
 BOOTSTRAP = "one-sided bootstrap"
 WORDS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E latency"}
@@ -38,7 +38,7 @@ def speed(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests)
                     f"({tests.shown(test, 'one-sided Fisher exact')})."
                 )
                 worse.append(Reason("latency", text, "requests.jsonl"))
-    return Found("regression", (*worse, *notes)) if worse else Found("note", tuple(notes))
+    return worse_or_not(worse, notes)
 
 
 def _unjudged(result: CellResult, base: CellResult, name: str, tested: set[str]) -> list[Reason]:

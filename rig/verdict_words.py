@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rig.records import Reason
+from rig.records import Channel, Reason
 
 ChannelState = Literal["regression", "inconclusive", "improved", "pass", "note"]
 
 
 @dataclass(frozen=True)
 class Found:
-    """One channel's word; `note` is worth knowing and decides nothing."""
+    """One channel's word; `note` is worth knowing and decides nothing. `alarms` are those of a regression."""
 
     state: ChannelState
     reasons: tuple[Reason, ...] = ()
+    alarms: tuple[Channel, ...] = ()
+
+
+def worse_or_not(worse: Sequence[Reason], notes: Sequence[Reason] = ()) -> Found:
+    """A regression that alarms in the channels of what is worse, or what else is known where nothing is."""
+    if not worse:
+        return Found("note", tuple(notes))
+    return Found("regression", (*worse, *notes), tuple(dict.fromkeys(reason.channel for reason in worse)))
 
 
 def questions(k: int) -> str:

@@ -9,7 +9,6 @@ from rig.faults.control import Hit
 from rig.records import CellResult, Channel, JudgedCanary, Pair, State
 from rig.selftest.cases import Case
 from rig.selftest.first import First, first_evidence
-from rig.verdict_usable import invalid
 
 FIXED_TOLERANCE = 0.05
 """The gate that teams use by hand: red when accuracy falls by more than this."""
@@ -53,7 +52,7 @@ def row_of(
     struck = {h.sample_id for h in hits}
     comparison = next((c for c in result.comparisons if c.baseline == base.cell_id), None)
     verdict = result.verdict
-    alarms = alarming(result)
+    alarms = (verdict.alarms or ()) if verdict else ()
     change = comparison.delta if comparison else None
     lost = [p for p in pairs if p.sample_id in struck and p.outcome != "correct" == p.baseline_outcome]
     return Row(
@@ -84,18 +83,3 @@ def _fixed_gate(pairs: Sequence[Pair]) -> bool | None:
     here = sum(p.outcome == "correct" for p in pairs)
     there = sum(p.baseline_outcome == "correct" for p in pairs)
     return here < there - FIXED_TOLERANCE * len(pairs)
-
-
-def alarming(result: CellResult) -> tuple[Channel, ...]:
-    """The channels in which a regression was found, in the order of the verdict's reasons."""
-    if result.verdict is None or result.verdict.state != "regression" or invalid(result):
-        return ()
-    alpha = result.gates.alpha
-    by_test = [t.channel for t in result.tests if t.p_adjusted is not None and t.p_adjusted <= alpha]
-    proof = result.evidence
-    certain: list[Channel] = []
-    if proof is not None:
-        certain += [f.channel for f in proof.findings if f.severity == "damage"]
-        certain += ["damage"] if proof.canaries and proof.canaries.crossed else []
-        certain += ["transfer"] if proof.failed or proof.expired else []
-    return tuple(dict.fromkeys([*certain, *by_test]))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -114,6 +115,31 @@ def test_every_baseline_must_agree(make_result: MakeResult, mono: CellResult) ->
 
 
 # decide: other channels
+
+
+@pytest.mark.parametrize(
+    ("fields", "b", "alarms"),
+    [
+        ({}, 5, ("accuracy",)),
+        ({"evidence": replace(MOVED, failed=3)}, 5, ("transfer", "accuracy")),
+        ({"evidence": replace(MOVED, canaries=Canaries(10, 0, 2))}, 0, ("damage",)),
+        ({"evidence": replace(MOVED, findings=(Finding("transfer", "x", "log", "damage"),))}, 0, ("transfer",)),
+        ({"error": {"reset": 40}}, 0, ("errors",)),
+        ({"error": {"reset": 1}}, 0, ()),
+        ({}, 7, ("accuracy",)),
+        ({"evidence": Evidence(False)}, 7, None),
+    ],
+)
+def test_the_verdict_hands_out_which_channels_alarmed(
+    make_result: MakeResult, mono: CellResult, fields: dict[str, Any], b: int, alarms: tuple[Channel, ...] | None
+) -> None:
+    """Errors that chance explains, and the proof that KV moved, have their reasons and alarm in no channel."""
+    result = make_result(**fields)
+    verdict = judge(result, versus(b, 0), base=mono)
+    assert verdict.alarms == alarms and (verdict.state == "regression") == bool(alarms)
+    assert set(alarms or ()) <= {reason.channel for reason in verdict.reasons}
+    expected = judge(result, versus(b, 0), base=mono, xfail=XFAIL)
+    assert expected.alarms == alarms, "an expected regression is one"
 
 
 def test_errors_beyond_the_baselines_are_a_regression(make_result: MakeResult, mono: CellResult) -> None:

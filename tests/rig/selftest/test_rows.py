@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rig import records, verdict
+from rig import verdict
 from rig.comparison import compare
 from rig.faults.control import Hit
 from rig.records import Canaries, CellResult, Channel, Evidence, Finding, Gates, Pair
 from rig.selftest.cases import DAMAGE, Case
-from rig.selftest.rows import Row, alarming, row_of
+from rig.selftest.rows import Row, row_of
 from rig.verdict_tests import share_of_each
 
 CASE = Case("zeroed", 200, 10, 1, fault="late_zeroing", rate=0.1, channels=DAMAGE)
@@ -128,24 +128,5 @@ def test_a_cell_that_died_has_no_numbers() -> None:
     ],
 )
 def test_channels_that_alarm(judged: Judge, fields: dict[str, Any], channels: tuple[Channel, ...]) -> None:
-    result, _, _ = judged(**fields)
-    assert alarming(result) == channels
-    assert (result.verdict is not None and result.verdict.state == "regression") == bool(channels)
-
-
-def test_each_alarm_is_told_by_the_verdict_too(judged: Judge) -> None:
-    """The table says no more than the verdict's reasons do."""
-    for fields in (
-        {"lost": 12},
-        {"lost": 12, "error": {"reset": 20}},
-        {"lost": 0, "evidence": replace(MOVED, failed=3)},
-    ):
-        result, _, _ = judged(**fields)
-        assert result.verdict is not None
-        assert set(alarming(result)) <= {r.channel for r in result.verdict.reasons}
-
-
-def test_a_test_that_was_not_corrected_is_no_alarm(judged: Judge) -> None:
-    result, _, _ = judged(lost=12)
-    bare = replace(result, tests=(records.Tested("accuracy/mono", "accuracy", 1e-9),))
-    assert alarming(bare) == ()
+    found = row(judged, **fields)
+    assert found.channels == channels and (found.state == "regression") == bool(channels)
