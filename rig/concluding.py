@@ -160,6 +160,7 @@ def conclude(
     early, resumed = gathered.early, gathered.resumed
     timed = measured(records, resumed)
     timed_ids = {r.request_id for r in timed if r.kind == "question"}
+    block_size = next((r.block_size for r in gathered.observed.after if r.block_size is not None), None)
     result = CellResult(
         cell_id=cell.id,
         labels=cell.labels,
@@ -179,6 +180,7 @@ def conclude(
         throughput=metrics.throughput(timed),
         evidence=proof,
         sources=evidence.prompt_sources(proof.counters, {r.instance: r.role for r in gathered.observed.after}),
+        block_size=block_size,
         groups=metrics.groups(first_judged, task),
         repeats=repeats_of(judged),
         sequential=None if early is None else early.result(len(first_ids)),
@@ -186,7 +188,6 @@ def conclude(
         rerun_of=cell.rerun_of,
         resumed=resumed,
     )
-    block_size = next((r.block_size for r in gathered.observed.after if r.block_size is not None), None)
     finished = Finished(result, judged, questions, _noise(cell, judged, questions, block_size))
     side = Side(judged, questions, legs)
     comparisons = []

@@ -233,7 +233,7 @@ class CellResult:
 
     Others are held against an `is_baseline`;
     `noise_floor` is one held against itself, asked again in another order. `rerun_of` names the red cell
-    that this one repeats on fresh servers.
+    that this one repeats on fresh servers. `block_size` is in tokens, as the engine's metrics told it.
     """
 
     cell_id: str
@@ -254,6 +254,7 @@ class CellResult:
     throughput: Throughput | None = None
     evidence: Evidence | None = None
     sources: PromptSources | None = None
+    block_size: int | None = None
     groups: Groups | None = None
     comparisons: tuple[Comparison, ...] = ()
     noise_floor: Comparison | None = None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +157,7 @@ def _with_records(run: RunFolder, side: Side) -> Side:
     reasoning = result.task is not None and result.task.score_reasoning
     records = tuple(with_reasoning(r, reasoning) for r in run.read_requests(result.cell_id))
     legs = run.read_legs(result.deployment)
-    pairs = run.read_pairs(result.cell_id)
-    noise = pairs.get(ITSELF)
+    noise = run.read_pairs(result.cell_id).get(ITSELF)
     return replace(
         side,
         records=records,
@@ -169,20 +166,8 @@ def _with_records(run: RunFolder, side: Side) -> Side:
         legs=None if legs is None else tuple(legs),
         canaries=tuple(run.read_canaries(result.cell_id)),
         noise=None if noise is None else tuple(noise),
-        block_size=block_size(chain(*pairs.values())),
+        block_size=result.block_size,
     )
-
-
-def block_size(pairs: Iterable[Pair]) -> int | None:
-    """The engine's block size, in tokens, as the remainders of a cell's own pairs tell it; None where they do not.
-
-    It divides every prompt's length less its remainder, so their greatest common divisor is the size or, with very
-    few lengths, a multiple of it that explains the same remainders.
-    """
-    known = [(p.prompt_tokens, p.block_remainder) for p in pairs]
-    whole = [(tokens - left, left) for tokens, left in known if tokens is not None and left is not None]
-    size = math.gcd(*(tokens for tokens, _ in whole))
-    return size if size > max((left for _, left in whole), default=0) else None
 
 
 def _rescored(folder: Path, side: Side, name: str) -> Side:

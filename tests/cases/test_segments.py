@@ -151,6 +151,7 @@ def held(cell: Any) -> str:
 
 def test_case_6_prompts_that_fill_their_blocks(sweeps: dict[str, Any]) -> None:
     cell = sweeps["parts"].cells["6 whole blocks"]
+    assert cell.result["block_size"] == BLOCK
     assert cell.state == "regression" and {"damage", "accuracy"} <= set(cell.channels)
     for of in ("lost", "damaged"):
         [segment] = where(cell, of)
