@@ -22,6 +22,9 @@ from rig.verdict_tests import corrected
 SEED = 0
 """Of the bootstrap of ratios: the same files give the same figures."""
 
+FAMILY = "this comparison"
+"""Whose tests are corrected together, as reasons say it."""
+
 HARDWARE = ("machine", "cpus", "gpus")
 """What of a machine must be equal for bounds on latency and throughput to mean anything."""
 
@@ -310,7 +313,7 @@ def _traceable(reason: Reason, name: str, baseline: Side) -> Reason:
 
 def _held(pairing: _Pairing, result: CellResult) -> Held:
     name = _called(pairing.candidate, pairing.baseline)
-    decided = verdict.decide(result, {name: pairing.base})
+    decided = verdict.decide(result, {name: pairing.base}, family=FAMILY)
     if decided is not None:
         reasons = tuple(_traceable(reason, name, pairing.baseline) for reason in decided.reasons)
         decided = replace(decided, reasons=reasons)

@@ -47,7 +47,7 @@ def settled(plan: SweepPlan, results: Sequence[CellResult], stored: Mapping[str,
 def settled_alone(result: CellResult, baselines: Mapping[str, CellResult | None]) -> CellResult:
     """A cell that is a sweep of its own: its tests corrected together, and its verdict."""
     (result,) = corrected([result])
-    return replace(result, verdict=verdict.decide(result, baselines))
+    return replace(result, verdict=verdict.decide(result, baselines, family="this cell"))
 
 
 def _decided(result: CellResult, plans: Mapping[str, CellPlan], all_: Mapping[str, CellResult]) -> CellResult:

@@ -18,7 +18,7 @@ from rig.verdict_channels import accuracy, errors, moved, transfers
 from rig.verdict_damage import damage
 from rig.verdict_sameness import sameness, scorable
 from rig.verdict_speed import speed
-from rig.verdict_tests import Tests, tests_of
+from rig.verdict_tests import SWEEP, Tests, tests_of
 from rig.verdict_usable import invalid, otherwise_scored, unusable
 from rig.verdict_words import Found
 
@@ -28,15 +28,19 @@ OPEN_STATES = frozenset({"no_baseline", "inconclusive"})
 
 
 def decide(
-    result: CellResult, baselines: Mapping[str, CellResult | None], xfail: Expectation | None = None
+    result: CellResult,
+    baselines: Mapping[str, CellResult | None],
+    xfail: Expectation | None = None,
+    family: str = SWEEP,
 ) -> Verdict | None:
     """The verdict on a cell whose result is complete but for it.
 
     `baselines` are all that the cell is to be held against, by the name that its comparisons use; None
-    where one has no result. A monolithic cell, or one that others are held against, with nothing to be held
-    against itself has no verdict, unless it failed or cannot be used.
+    where one has no result. `family` names the tests that the cell's were corrected together with. A monolithic cell,
+    or one that others are held against, with nothing to be held against itself has no verdict, unless it failed or
+    cannot be used.
     """
-    decided = _decided(result, baselines)
+    decided = _decided(result, baselines, family)
     return None if decided is None else _expected(decided, xfail)
 
 
@@ -49,13 +53,13 @@ def _failure(text: str, evidence: str | None = None) -> Reason:
     return Reason("errors", f"The deployment did not come up, or died: {text}", evidence)
 
 
-def _decided(result: CellResult, baselines: Mapping[str, CellResult | None]) -> Verdict | None:
+def _decided(result: CellResult, baselines: Mapping[str, CellResult | None], family: str) -> Verdict | None:
     if result.status == "failed":
         return Verdict("failed", (_failure(result.failure or "no reason was recorded"),))
     if reasons := invalid(result):
         return Verdict("invalid", reasons)
     usable, lost = _usable(result, baselines)
-    tests = Tests(result, usable)
+    tests = Tests(result, usable, family)
     channels = [damage(result, usable, tests), transfers(result, usable, tests), errors(result, usable, tests)]
     channels += [
         accuracy(result, c, tests) if scorable(result) else sameness(result, c)

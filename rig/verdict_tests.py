@@ -10,13 +10,19 @@ from rig.metrics import RIGS_OWN
 from rig.records import CellResult, Channel, Counts, Divergence, Tested
 from rig.stats_family import bonferroni, holm
 
+SWEEP = "the sweep"
+
 
 class Tests:
-    """The tests of one cell, by name. Where one has not been corrected yet, its p-value stands as it is."""
+    """The tests of one cell, by name. Where one has not been corrected yet, its p-value stands as it is.
+
+    `family` names those that were corrected together.
+    """
 
     __test__ = False
 
-    def __init__(self, result: CellResult, baselines: Mapping[str, CellResult]) -> None:
+    def __init__(self, result: CellResult, baselines: Mapping[str, CellResult], family: str = SWEEP) -> None:
+        self._family = family
         known = {test.name: test for test in result.tests}
         self._alpha = result.gates.alpha
         self._tests = {test.name: known.get(test.name, test) for test in tests_of(result, baselines)}
@@ -32,7 +38,7 @@ class Tests:
         """The test in words: method, p-value, what it is after correction, level."""
         test = self._tests[name]
         corrected = test.p_adjusted
-        after = "" if corrected is None else f", {p_text(corrected)} after correction for all tests of the sweep"
+        after = "" if corrected is None else f", {p_text(corrected)} after correction for all tests of {self._family}"
         return f"{method} {p_text(test.p_value)}{after}, level {self._alpha:g}"
 
 

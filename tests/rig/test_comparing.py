@@ -83,7 +83,8 @@ def test_two_cells_are_compared_whatever_differs_and_it_is_named(store_run: Stor
     ):
         held = only(compared(on, off))
         assert [(d.label, d.candidate, d.baseline) for d in held.differences] == [("async_scheduling", True, False)]
-        assert state(held) == "regression"
+        assert held.verdict is not None and held.verdict.state == "regression"
+        assert "after correction for all tests of this comparison, level" in held.verdict.reasons[0].text
         c = held.comparison
         assert c is not None and (c.b, c.c, c.n, c.baseline) == (12, 0, 200, "pd-off")
         assert c.delta == pytest.approx(-0.06) and c.p_value == pytest.approx(2.0**-12)

@@ -14,7 +14,7 @@ from rig import settling, verdict
 from rig.comparison import compare
 from rig.planned import CellPlan, Expectation, SweepPlan, TaskPlan
 from rig.records import Canaries, CellResult, Comparison, Divergence, Evidence, Gates, Pair, Ratio, Slow
-from rig.settling import repetition, settled
+from rig.settling import repetition, settled, settled_alone
 from rig.stats import fisher_excess, mcnemar_no_drop
 from rig.verdict_tests import share_of_each
 
@@ -123,6 +123,16 @@ def test_the_verdict_shows_both_p_values_and_the_corrected_one_decides(make_resu
         "(one-sided exact McNemar p = 0.002, p = 0.039 after correction for all tests of the sweep, level 0.05)"
         in after.verdict.reasons[0].text
     )
+
+
+def test_a_cell_alone_says_that_its_tests_are_its_own(make_result: MakeResult) -> None:
+    plan, results = flat(make_result, {"a": 9})
+    mono, result = results
+    alone = settled_alone(result, {"mono": mono})
+    assert alone.verdict is not None and "after correction for all tests of this cell, level" in (
+        alone.verdict.reasons[0].text
+    )
+    assert alone.tests == settled(plan, results)[1].tests
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
