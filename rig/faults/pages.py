@@ -54,3 +54,17 @@ def same(one: Any, other: Any) -> bool:
     import torch
 
     return bool(torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8)))
+
+
+def placed(blocks: Any, chunk_ids: Sequence[int], per_chunk: int) -> Iterator[tuple[int, int, int, int]]:
+    """Group, block, chunk and the block's place in the chunk, for each block of a GPULoadStoreSpec.
+
+    A group's blocks are one after another in its chunks, from the place that `block_indices` gives.
+    """
+    ids, chunks = iter(blocks.block_ids), iter(chunk_ids)
+    for group, (count, first) in enumerate(zip(blocks.group_sizes, blocks.block_indices, strict=True)):
+        chunk = -1
+        for index in range(first, first + count):
+            if index == first or index % per_chunk == 0:
+                chunk = int(next(chunks))
+            yield group, int(next(ids)), chunk, index % per_chunk

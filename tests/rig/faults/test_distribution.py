@@ -14,6 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 PLUGIN = ROOT / "rig" / "faults"
 MODULES = sorted(PLUGIN.glob("*.py"))
+LOADED_BY_VLLM = {"storage.py": {"torch", "vllm"}}
+"""What a module may import beside, that vLLM itself loads when its configuration names it."""
 
 
 def project() -> dict[str, object]:
@@ -30,11 +32,12 @@ def test_the_wheel_holds_every_module_and_nothing_depends_on_anything() -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: p.name)
 def test_modules_import_the_standard_library_and_their_siblings_only(path: Path) -> None:
     tree = ast.parse(path.read_text())
+    known = sys.stdlib_module_names | LOADED_BY_VLLM.get(path.name, set())
     for node in tree.body:
         if isinstance(node, ast.Import):
-            assert all(alias.name.split(".")[0] in sys.stdlib_module_names for alias in node.names)
+            assert all(alias.name.split(".")[0] in known for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 1 or (node.module or "").split(".")[0] in sys.stdlib_module_names
+            assert node.level == 1 or (node.module or "").split(".")[0] in known
 
 
 def test_without_a_control_file_registering_imports_nothing_more() -> None:
