@@ -98,7 +98,7 @@ def _bounds(info: FieldInfo | None) -> str:
         return ""
     low, high, above = (_constraint(info, name) for name in ("ge", "le", "gt"))
     if low is not None and high is not None:
-        return f" from {low:g} to {high:g}"
+        return f" from {low} to {high}"
     if above is not None:
         return f" above {above:g}" + (f" and below {below:g}" if (below := _constraint(info, "lt")) is not None else "")
     return f" of at least {low:g}" if low is not None else ""

@@ -8,7 +8,24 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from rig.config_errors import shown
 from rig.config_tasks import ScheduleConfig, TaskConfig, require_one_load
-from rig.config_types import Args, Count, Env, JsonObject, Name, Port, Seconds, Strict, Url, json_value, problem
+from rig.config_types import (
+    Address,
+    Args,
+    Count,
+    Env,
+    HubName,
+    InFlight,
+    JsonObject,
+    ModelName,
+    Name,
+    Port,
+    Ranks,
+    Seconds,
+    Strict,
+    Url,
+    json_value,
+    problem,
+)
 
 Mode = Literal["pull", "push"]
 SideChannelRule = Literal["rank", "rank_x_tp"]
@@ -21,9 +38,9 @@ class ModelConfig(Strict):
     `family` and `kv_heads` are for the planner's rules, where no config.json is at hand.
     """
 
-    path: str | None = None
-    id: str | None = None
-    served_name: str | None = None
+    path: Annotated[str, Field(min_length=1)] | None = None
+    id: HubName | None = None
+    served_name: ModelName | None = None
     family: Family | None = None
     kv_heads: Count | None = None
 
@@ -37,8 +54,8 @@ class ModelConfig(Strict):
 class EngineConfig(Strict):
     """A build of the engine: an environment that holds `bin/vllm`, or the command up to the model's name."""
 
-    venv: str | None = None
-    command: list[str] | None = Field(default=None, min_length=1)
+    venv: Annotated[str, Field(min_length=1)] | None = None
+    command: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
     device: Literal["gpu", "cpu"] = "gpu"
     side_channel: SideChannelRule = "rank"
     version: str | None = Field(default=None, min_length=1)
@@ -57,9 +74,9 @@ class HostConfig(Strict):
     `node` is what Slurm or ssh calls it (None: as `address`). `{node0}` is the first node of a Slurm allocation.
     """
 
-    address: str = Field(min_length=1)
+    address: Address
     node: str | None = Field(default=None, min_length=1)
-    gpus: Annotated[int, Field(ge=0)] = 0
+    gpus: Annotated[int, Field(ge=0, le=1024)] = 0
 
 
 class BothConfig(Strict):
@@ -68,8 +85,8 @@ class BothConfig(Strict):
     `{hostname}` in `listen` and `side_channel_host` is the name of the machine that the server runs on.
     """
 
-    listen: str | None = None
-    side_channel_host: str | None = None
+    listen: Address | None = None
+    side_channel_host: Address | None = None
     host: str | None = None
     args: Args = {}
     env: Env = {}
@@ -78,12 +95,12 @@ class BothConfig(Strict):
 class RoleConfig(Strict):
     """One side of the hand-off. Instance i listens on `port` + i."""
 
-    tp: Count = 1
-    instances: Count = 1
+    tp: Ranks = 1
+    instances: Ranks = 1
     port: Port
     side_channel_port: Port
-    listen: str | None = None
-    side_channel_host: str | None = None
+    listen: Address | None = None
+    side_channel_host: Address | None = None
     host: str | None = None
     args: Args = {}
     env: Env = {}
@@ -93,7 +110,7 @@ class RoleConfig(Strict):
 class PrefillConfig(RoleConfig):
     """Without an instance, decode's one server does both halves, with the connector: KV goes to a storage and back."""
 
-    instances: Annotated[int, Field(ge=0)] = 1
+    instances: Annotated[int, Field(ge=0, le=1024)] = 1
     port: Port = 8100
     side_channel_port: Port = 5600
 
@@ -106,7 +123,7 @@ class DecodeConfig(RoleConfig):
 class ProxyConfig(Strict):
     """The router. `mode` None follows the connector: push for NixlPushConnector, else pull."""
 
-    host: str = "127.0.0.1"
+    host: Address = "127.0.0.1"
     port: Port = 8000
     lenient: bool = False
     mode: Mode | None = None
@@ -137,7 +154,7 @@ class CellConfig(Strict):
     decode: DecodeConfig = DecodeConfig()
     proxy: ProxyConfig = ProxyConfig()
     task: str
-    concurrency: Count | None = None
+    concurrency: InFlight | None = None
     schedule: ScheduleConfig | None = None
 
     @model_validator(mode="after")
@@ -155,7 +172,7 @@ STORED = "results/baselines"
 class MonolithicBaseline(Strict):
     """One server of the same engine with decode's TP, options and async setting, unless said otherwise here."""
 
-    tp: Count | None = None
+    tp: Ranks | None = None
     async_scheduling: bool | None = None
     engine: str | None = None
     port: Port | None = None
@@ -308,4 +325,7 @@ class SweepFile(Strict):
         for name in ("slurm", "ssh"):
             if getattr(self, name) is not None and self.launcher != name:
                 raise problem(f"`{name}` is for `launcher: {name}`; set that, or drop `{name}`")
+        for name, host in self.hosts.items():
+            if "{node" in host.address and self.launcher != "slurm":
+                raise problem(f"hosts.{name}: {host.address} is a node of a Slurm allocation; set `launcher: slurm`")
         return self

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from evals.canaries import MOST as MOST_CANARIES
 from evals.tasks import OPTIONS, RESERVED_PARAMS, TASK_NAMES
 from rig.config_errors import shown
-from rig.config_types import Count, JsonObject, Seconds, Strict, problem
+from rig.config_types import InFlight, JsonObject, Seconds, Strict, problem
 
 CONCURRENCY = 8
 """Requests in flight of a task that says neither `concurrency` nor `schedule`."""
@@ -100,14 +100,14 @@ class TaskConfig(Strict):
     """
 
     task: Annotated[str | TaskFile, BeforeValidator(_task)]
-    limit: Count | None = None
-    shots: Annotated[int, Field(ge=0)] | None = None
-    max_tokens: Count | None = None
-    concurrency: Count | None = None
+    limit: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    shots: Annotated[int, Field(ge=0, le=1000)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    concurrency: InFlight | None = None
     schedule: ScheduleConfig | None = None
     stream: bool = True
-    warmup: Annotated[int, Field(ge=0)] = 16
-    passes: Count = 1
+    warmup: Annotated[int, Field(ge=0, le=100_000)] = 16
+    passes: Annotated[int, Field(ge=1, le=100)] = 1
     endpoint: Literal["completions", "chat"] = "completions"
     params: RequestParams = {}
     score_reasoning: bool = False
@@ -120,7 +120,7 @@ class TaskConfig(Strict):
     shared: Annotated[float, Field(ge=0, le=1)] | None = None
     depths: Annotated[list[Annotated[int, AfterValidator(_depth)]], Field(min_length=1)] | None = None
     questions: Literal["gsm8k", "gsm8k-vllm", "gsm-tiny"] | None = None
-    multiples: Count | None = None
+    multiples: Annotated[int, Field(ge=1, le=10_000)] | None = None
 
     @model_validator(mode="before")
     @classmethod

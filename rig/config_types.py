@@ -129,7 +129,31 @@ def _url(url: str) -> str:
     return url.rstrip("/")
 
 
+def _address(text: str) -> str:
+    if not re.fullmatch(r"([A-Za-z0-9]|::|\{hostname\}|\{node\d+\})([A-Za-z0-9._:%-]|\{hostname\}|\{node\d+\})*", text):
+        raise problem(f"expected a host's name or address, such as 10.0.0.11 or {{hostname}}, got {shown(text)}")
+    return text
+
+
+def _hub_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][^\s]*", name):
+        raise problem(
+            f"expected a model's name on the hub, such as Qwen/Qwen3-0.6B, got {shown(name)}; a folder is a `path`"
+        )
+    return name
+
+
+def _model_name(name: str) -> str:
+    if not re.fullmatch(r"[^\s-][^\s]*", name):
+        raise problem(f"expected a name without spaces that does not begin with a dash, got {shown(name)}")
+    return name
+
+
 Name = Annotated[str, AfterValidator(_name)]
+Address = Annotated[str, AfterValidator(_address)]
+HubName = Annotated[str, AfterValidator(_hub_name)]
+ModelName = Annotated[str, AfterValidator(_model_name)]
+"""What requests call the model."""
 Args = Annotated[
     dict[Annotated[str, AfterValidator(_arg_name)], Annotated[Any, AfterValidator(_arg_value)]],
     AfterValidator(_one_spelling),
@@ -142,6 +166,9 @@ Env = dict[
 JsonObject = dict[str, Annotated[Any, AfterValidator(json_value)]]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Count = Annotated[int, Field(ge=1)]
+# Beyond these a number is a slip of the hand: no deployment, load or prompt comes near them.
+Ranks = Annotated[int, Field(ge=1, le=1024)]
+InFlight = Annotated[int, Field(ge=1, le=100_000)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Url = Annotated[str, AfterValidator(_url)]
 

@@ -65,10 +65,10 @@ def test_paths_are_taken_from_the_folder_of_the_file(tmp_path: Path) -> None:
 
 
 REFUSED = [
-    ("    tp: 1", '    tp: "two"', 'cell.decode.tp: expected a whole number of at least 1, got "two" (line 12)'),
-    ("    tp: 1", "    tp: 0", "cell.decode.tp: expected a whole number of at least 1, got 0 (line 12)"),
-    ("    tp: 1", "    tp: 1.5", "cell.decode.tp: expected a whole number of at least 1, got 1.5 (line 12)"),
-    ("    tp: 1", "    tp: true", "cell.decode.tp: expected a whole number of at least 1, got true (line 12)"),
+    ("    tp: 1", '    tp: "two"', 'cell.decode.tp: expected a whole number from 1 to 1024, got "two" (line 12)'),
+    ("    tp: 1", "    tp: 0", "cell.decode.tp: expected a whole number from 1 to 1024, got 0 (line 12)"),
+    ("    tp: 1", "    tp: 1.5", "cell.decode.tp: expected a whole number from 1 to 1024, got 1.5 (line 12)"),
+    ("    tp: 1", "    tp: true", "cell.decode.tp: expected a whole number from 1 to 1024, got true (line 12)"),
     ("    tp: 1", "    ttp: 1", 'cell.decode.ttp: unknown key; did you mean "tp"? (line 12)'),
     ("    tp: 1", "    tp: 1\n    tp: 2", "cell.decode.tp: given twice, first on line 12; keep one (line 13)"),
     ("port: 8100", "port: 0", "cell.prefill.port: expected a whole number from 1 to 65535, got 0 (line 10)"),
@@ -99,7 +99,7 @@ REFUSED = [
     ("device: cpu", "device: tpu", "engines.e.device: expected 'gpu' or 'cpu', got \"tpu\" (line 5)"),
     ("models:\n  m: {path: model}", "models: {}", "models: must not be empty (line 2)"),
     ("kv_connector: NixlConnector", "kv_role: kv_both", "cell.kv_transfer_config.kv_connector: is required (line 9)"),
-    ("{task: gsm-tiny}", "{task: gsm-tiny, concurrency: 0}", "a whole number of at least 1, got 0 (line 15)"),
+    ("{task: gsm-tiny}", "{task: gsm-tiny, concurrency: 0}", "a whole number from 1 to 100000, got 0 (line 15)"),
     (
         "{task: gsm-tiny}",
         "{task: gsm-tiny, stream: yes}",
@@ -134,7 +134,79 @@ REFUSED = [
     ("port: 8100", "env: {CUDA_VISIBLE_DEVICES: 1}", "GPUs are assigned by the plan; narrow them"),
     ("port: 8100", "env: {VLLM_NIXL_SIDE_CHANNEL_PORT: 1}", "set `side_channel_port` of prefill and decode instead"),
     ("port: 8100", "env: [1]", "cell.prefill.env: expected `key: value` lines, got [1] (line 10)"),
+    *(
+        (
+            "port: 8100",
+            f"{key}: {value}",
+            f"cell.prefill.{key}: expected a host's name or address, such as 10.0.0.11 or {{hostname}}, got {told} ",
+        )
+        for key in ("side_channel_host", "listen")
+        for value, told in [
+            ('""', '""'),
+            ("a b", '"a b"'),
+            ("-x", '"-x"'),
+            ("http://x", '"http://x"'),
+            ('"{host}"', '"{host}"'),
+            ('"x\\n"', '"x\\n"'),
+        ]
+    ),
+    *(
+        (
+            "{path: model}",
+            f"{{id: {value}}}",
+            f"models.m.id: expected a model's name on the hub, such as Qwen/Qwen3-0.6B, got {value}; a folder is a "
+            "`path` (line 3)",
+        )
+        for value in ('""', '" "', '"a b"', '"-x"', '"--port"', '"./model"', '"/model"')
+    ),
+    *(
+        (
+            "{path: model}",
+            f"{{path: model, served_name: {value}}}",
+            "models.m.served_name: expected a name without spaces that does not begin with a dash, got "
+            f"{value} (line 3)",
+        )
+        for value in ('""', '" "', '"a b"', '"-x"')
+    ),
+    ("{path: model}", '{path: ""}', "models.m.path: must not be empty (line 3)"),
+    ("command: [vllm, serve]", 'venv: ""', "engines.e.venv: must not be empty (line 5)"),
+    ("command: [vllm, serve]", 'command: [vllm, ""]', "engines.e.command[1]: must not be empty (line 5)"),
+    ("  task: t\n", '  task: t\n  proxy: {host: ""}\n', "cell.proxy.host: expected a host's name or address, such as"),
+    ("    tp: 1", "    tp: 1025", "cell.decode.tp: expected a whole number from 1 to 1024, got 1025 (line 12)"),
+    ("port: 8100", "port: 65536", "cell.prefill.port: expected a whole number from 1 to 65535, got 65536 (line 10)"),
+    ("port: 8100", "instances: 1025", "cell.prefill.instances: expected a whole number from 0 to 1024, got 1025"),
+    (
+        "name: s",
+        'name: s\nhosts: {h: {address: "{node0}"}}',
+        "hosts.h: {node0} is a node of a Slurm allocation; set `launcher: slurm`",
+    ),
 ]
+
+ALLOWED = [
+    *(
+        ("port: 8100", f'{key}: "{value}"')
+        for key in ("side_channel_host", "listen")
+        for value in (
+            "10.0.0.1",
+            "::1",
+            "fe80::1%eth0",
+            "{hostname}",
+            "{hostname}.cluster",
+            "node-1.example.org",
+            "0.0.0.0",
+        )
+    ),
+    *(
+        ("{path: model}", f'{{id: "{value}", served_name: "{value}"}}')
+        for value in ("org/name-1.5_B", "gpt2", "s3://bucket/model", "org/name:Q4")
+    ),
+    ("    tp: 1", "    tp: 1024"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), ALLOWED)
+def test_odd_names_and_large_numbers_that_make_sense_are_taken(old: str, new: str) -> None:
+    assert parse(BASE.replace(old, new, 1)).cells
 
 
 @pytest.mark.parametrize(("old", "new", "message"), REFUSED, ids=[f"{i}" for i in range(len(REFUSED))])
@@ -159,7 +231,7 @@ ADDED_REFUSED = [
     ("matrix: {decode.tp.x: [1]}", 'matrix.decode.tp.x: unknown axis: "decode.tp" has no keys below it (line 16)'),
     ("matrix: {decode: [1]}", "matrix.decode: unknown axis: name one key of it, such as decode.tp (line 16)"),
     ("matrix: {both.env: [1]}", "matrix.both.env: unknown axis: name one entry, such as both.env.UCX_TLS (line 16)"),
-    ('matrix: {decode.tp: [1, "x"]}', 'matrix.decode.tp[1]: expected a whole number of at least 1, got "x" (line 16)'),
+    ('matrix: {decode.tp: [1, "x"]}', 'matrix.decode.tp[1]: expected a whole number from 1 to 1024, got "x" (line 16)'),
     (
         'matrix: {"prefill.tp, decode.tp": [[1, 1], 2]}',
         'matrix."prefill.tp, decode.tp"[1]: expected a list of 2 values, one for each path, got 2 (line 16)',
@@ -179,7 +251,7 @@ ADDED_REFUSED = [
         'include[0].decode.tpp: unknown key: no "tpp" in cell.decode; did you mean "tp"?',
     ),
     ("include: [{decode: 1}]", "include[0].decode: unknown key: name one key of it, such as decode.tp (line 16)"),
-    ("include: [{decode.tp: x}]", 'include[0].decode.tp: expected a whole number of at least 1, got "x" (line 16)'),
+    ("include: [{decode.tp: x}]", 'include[0].decode.tp: expected a whole number from 1 to 1024, got "x" (line 16)'),
     (
         "include: [{decode.tp: 1, decode: {tp: 2}}]",
         "include[0].decode.tp: decode.tp is set twice in this entry (line 16)",
@@ -187,11 +259,11 @@ ADDED_REFUSED = [
     ("baseline: mono", 'baseline: expected monolithic, stored, none, or `cell:` with labels, got "mono" (line 16)'),
     (
         "baseline: {monolithic: {tp: 0}}",
-        "baseline.monolithic.tp: expected a whole number of at least 1, got 0 (line 16)",
+        "baseline.monolithic.tp: expected a whole number from 1 to 1024, got 0 (line 16)",
     ),
     ("baseline: [none, monolithic]", "baseline[0]: `none` stands alone; drop it or the others (line 16)"),
     ("baseline: [stored, {stored: b}]", "baseline: one folder of stored baselines is read; keep one (line 16)"),
-    ("baseline: [{monolithic: {tp: 0}}]", "baseline[0].monolithic.tp: expected a whole number of at least 1, got 0"),
+    ("baseline: [{monolithic: {tp: 0}}]", "baseline[0].monolithic.tp: expected a whole number from 1 to 1024, got 0"),
     (
         "baseline: {monolithic: {engine: f}}",
         'baseline.monolithic.engine: no engine "f" under engines; known: e (line 16)',

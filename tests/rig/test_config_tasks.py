@@ -59,7 +59,23 @@ REFUSED = [
     (", schedule: 5", "tasks.t.schedule: expected `key: value` lines, got 5 (line 10)"),
     (", schedule: {ramp: {first: 1, last: 2}}", "tasks.t.schedule.ramp.seconds: is required (line 10)"),
     (", schedule: {possion: 1}", 'tasks.t.schedule.possion: unknown key; did you mean "poisson"? (line 10)'),
-    (", passes: 0", "tasks.t.passes: expected a whole number of at least 1, got 0 (line 10)"),
+    (", passes: 0", "tasks.t.passes: expected a whole number from 1 to 100, got 0 (line 10)"),
+    *(
+        (
+            f", {key}: {most + 1}",
+            f"tasks.t.{key}: expected a whole number from {least} to {most}, got {most + 1} (line 10)",
+        )
+        for key, least, most in [
+            ("limit", 1, 1_000_000),
+            ("shots", 0, 1000),
+            ("max_tokens", 1, 10_000_000),
+            ("concurrency", 1, 100_000),
+            ("warmup", 0, 100_000),
+            ("passes", 1, 100),
+            ("multiples", 1, 10_000),
+        ]
+    ),
+    (f", limit: {10**30}", f"tasks.t.limit: expected a whole number from 1 to 1000000, got {10**30} (line 10)"),
     (", endpoint: responses", "tasks.t.endpoint: expected 'completions' or 'chat', got \"responses\" (line 10)"),
     (", params: {stream: true}", "tasks.t.params: stream cannot be set here; the evaluator does (line 10)"),
     (", score_reasoning: yes", 'tasks.t.score_reasoning: expected true or false, got "yes" (line 10)'),
