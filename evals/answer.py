@@ -10,6 +10,9 @@ import orjson
 from evals.records import ErrorClass, ErrorLeg, RequestError
 
 LONGEST_MESSAGE = 500
+MAX_ID = 300
+"""Longer ids of answers are cut to so many characters: vllm-router's hold two addresses."""
+
 _LEGS = frozenset(get_args(ErrorLeg))
 _CLASSES = frozenset(get_args(ErrorClass))
 
@@ -42,6 +45,7 @@ class Answer:
         "gaps",
         "leg",
         "prompt_tokens",
+        "response_id",
     )
 
     def __init__(self, default_leg: ErrorLeg) -> None:
@@ -57,6 +61,7 @@ class Answer:
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
         self.cached_tokens: int | None = None
+        self.response_id: str | None = None
         self.done = False
 
     @property
@@ -89,6 +94,8 @@ class Answer:
             self.done = True
             return
         chunk = self._parsed(data, "an event of the stream is not JSON", "stream_error")
+        if self.response_id is None:
+            self._add_id(chunk)
         choices = chunk.get("choices")
         if choices:
             try:
@@ -108,6 +115,7 @@ class Answer:
     def add_body(self, body: bytes) -> None:
         """Take in the whole body of an answer that was not streamed."""
         data = self._parsed(body, "the answer is not JSON", "bad_response")
+        self._add_id(data)
         try:
             self._add_choice(data["choices"][0], "message")
         except (TypeError, AttributeError, LookupError):
@@ -149,6 +157,10 @@ class Answer:
             _numbers([value for value in found if value is not None])
             self._logprobs += found
         return grew
+
+    def _add_id(self, data: Mapping[str, Any]) -> None:
+        named = data.get("id")
+        self.response_id = named[:MAX_ID] if isinstance(named, str) else None
 
     def _add_usage(self, usage: Any) -> None:
         if not isinstance(usage, dict):

@@ -38,7 +38,7 @@ _STATUSES = frozenset(HTTPStatus)
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go. `default_leg` gets the blame for failures that name no leg: `proxy` for a proxy.
+    """Where requests go. `default_leg` gets the blame for failures that name no leg: `proxy` for pdrig's own.
 
     Raises BadTarget for an address that is not http(s)://host[:port][/path] or holds a password.
     """
@@ -205,6 +205,7 @@ async def send(
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
         cached_tokens=answer.cached_tokens,
+        response_id=answer.response_id,
         itl_ms=tuple(round(gap * 1000, 3) for gap in answer.gaps) if stream and first is not None else None,
         error=error,
         attempts=attempts,
@@ -340,7 +341,9 @@ class _Exchange:
             return RequestError(self._leg, "connect_timeout", f"no connection within {self._timeouts.connect:g} s")
         if error.errno in OWN_LIMITS:
             return RequestError("client", "internal", f"this machine gave no socket: {one_line(str(error))}")
-        return RequestError(self._leg, "connect", one_line(str(error)))
+        # What refuses a connection is what was asked, whoever stands behind it.
+        leg = "proxy" if self._leg == "unknown" else self._leg
+        return RequestError(leg, "connect", one_line(str(error)))
 
     def _broken(self, lost: Lost) -> RequestError:
         if self.status and not lost.broken:

@@ -9,8 +9,10 @@ from typing import Any, Literal
 SCHEMA = 1
 
 Kind = Literal["question", "canary", "warmup", "preflight"]
-ErrorLeg = Literal["prefill", "decode", "proxy", "client"]
-"""Where a request failed; `client` is the rig's own making, `proxy` the router between."""
+ErrorLeg = Literal["prefill", "decode", "proxy", "unknown", "client"]
+"""Where a request failed; `client` is the rig's own making, `proxy` the router between, `unknown` behind a router that
+does not say which of its legs it was.
+"""
 
 ErrorClass = Literal[
     "connect",
@@ -59,7 +61,8 @@ class RequestError:
 class RequestRecord:
     """One request and its answer. Times are monotonic seconds from the cell's start; absent is None.
 
-    `itl_ms` are the gaps between the arrivals of chunks with text, in ms, when streamed.
+    `response_id` is the id that the answer has for itself. `itl_ms` are the gaps between the arrivals of chunks with
+    text, in ms, when streamed.
     """
 
     kind: Kind
@@ -81,6 +84,7 @@ class RequestRecord:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    response_id: str | None = None
     itl_ms: tuple[float, ...] | None = None
     error: RequestError | None = None
     attempts: int = 1

@@ -68,7 +68,7 @@ async def run_cell(
     """
     plan = deployment.plan
     clock = Clock.start() if kept is None else Clock.since(kept.t0_unix)
-    leg: ErrorLeg = "proxy" if plan.proxy else "decode"
+    leg: ErrorLeg = "decode" if plan.proxy is None else "proxy" if plan.proxy.kind == "pdrig" else "unknown"
     target = Target(
         base_url=deployment.url,
         model=deployment.model,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from evals.records import RequestRecord
 from evals.tasks import Task
-from rig import connectors, evidence, evidence_parts, evidence_requests, metrics, verdict
+from rig import connectors, evidence, evidence_parts, evidence_requests, metrics, routers, verdict
 from rig.asking import Clock, task_info
 from rig.attempts import Kept, Part
 from rig.comparison import compare
@@ -125,7 +125,7 @@ def commands(plan: DeploymentPlan) -> dict[str, list[str]]:
     """The command of each process, by name; secrets masked."""
     lines = {server.name: masked_argv(server.argv) for server in plan.servers}
     if plan.proxy:
-        lines["proxy"] = list(plan.proxy.argv)
+        lines["proxy"] = masked_argv(plan.proxy.argv)
     return lines
 
 
@@ -148,7 +148,8 @@ def conclude(
     targets = {s.sample_id: s.target_text for s in task.samples}
     taints: dict[str, tuple[str, ...]] = {}
     for piece in pieces:
-        taints |= evidence_requests.taints(piece.every_leg, piece.logs.taints)
+        logged = routers.under_rig_ids(piece.logs.taints, piece.records)
+        taints |= evidence_requests.taints(piece.every_leg, logged)
     judged = tuple(judge(records, targets, task.scorers, task.scorer, taints))
     codes = {(c.sample.sample_id, r.repeat): c for r in gathered.rounds for c in r.canaries}
     canaries = judge_canaries(records, codes, taints)
@@ -189,7 +190,8 @@ def conclude(
         resumed=resumed,
     )
     finished = Finished(result, judged, questions, _noise(cell, judged, questions, block_size))
-    side = Side(judged, questions, legs)
+    urls = {s.name: s.url for s in plan.servers} | {s.name: s.url for s in plan.attached}
+    side = Side(judged, questions, legs, routers.served(questions, urls) if legs is None else {})
     comparisons = []
     for name, base in baselines.items():
         if base is not None:
@@ -278,5 +280,6 @@ def _counted(plan: DeploymentPlan, piece: _Piece) -> Evidence:
     proof = evidence.disaggregated(shape, before, after, piece.records, piece.legs, piece.under_way)
     if piece.under_way is None:
         return proof
-    told = evidence_parts.about(len(piece.records), piece.under_way, f"deployments/{piece.deployment}/legs.jsonl")
+    source = f"deployments/{piece.deployment}/legs.jsonl" if piece.every_leg is not None else "counters"
+    told = evidence_parts.about(len(piece.records), piece.under_way, source, piece.every_leg is not None)
     return replace(proof, findings=(*proof.findings, told))

@@ -6,23 +6,26 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rig.config_errors import config_error, validate
 from rig.config_facts import ModelFacts, engine_version, model_facts
 from rig.config_matrix import Axis, Cell, complete, expand, read_axes, unknown_name
 from rig.config_models import EngineConfig, ModelConfig, SweepFile
+from rig.config_routers import RouterConfig
 from rig.config_tasks import TaskFile
 from rig.errors import ConfigError
 from rig.task_file import StatedTask, read_task_file
 from rig.yaml_source import KeyPath, YamlSource, parse_yaml, read_yaml
+
+Program = TypeVar("Program", EngineConfig, RouterConfig)
 
 
 @dataclass(frozen=True)
 class Config:
     """A checked sweep: `cells` are complete and in order, `exclude` not yet applied (it matches labels).
 
-    Paths in `sweep.models` and `sweep.engines` are absolute: relative ones are taken from the file's folder.
+    Paths in `sweep.models`, `.engines` and `.routers` are absolute: relative ones are taken from the file's folder.
     `facts` and `versions` say what the models and the engine builds are, by name, as far as their files tell,
     `stated` the tasks that have a file of their own, by their names in the sweep.
     """
@@ -59,7 +62,8 @@ def _checked(source: YamlSource, folder: Path) -> Config:
     sweep = sweep.model_copy(
         update={
             "models": {name: _model(model, folder) for name, model in sweep.models.items()},
-            "engines": {name: _engine(engine, folder) for name, engine in sweep.engines.items()},
+            "engines": {name: _in_folder(engine, folder) for name, engine in sweep.engines.items()},
+            "routers": {name: _in_folder(router, folder) for name, router in sweep.routers.items()},
         }
     )
     for i, baseline in enumerate(sweep.baseline):
@@ -89,5 +93,5 @@ def _model(model: ModelConfig, folder: Path) -> ModelConfig:
     return model if model.path is None else model.model_copy(update={"path": _absolute(model.path, folder)})
 
 
-def _engine(engine: EngineConfig, folder: Path) -> EngineConfig:
-    return engine if engine.venv is None else engine.model_copy(update={"venv": _absolute(engine.venv, folder)})
+def _in_folder(program: Program, folder: Path) -> Program:
+    return program if program.venv is None else program.model_copy(update={"venv": _absolute(program.venv, folder)})

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from rig.config_errors import config_error, did_you_mean, shown, validate
 from rig.config_models import CellConfig, SweepFile
 from rig.errors import ConfigError
+from rig.routers import PDRIG
 from rig.secrets import is_secret
 from rig.yaml_source import KeyPath, YamlSource
 
@@ -198,6 +199,7 @@ def complete(cell: ExpandedCell, sweep: SweepFile, source: YamlSource) -> Cell:
         (("model",), settings.model, dict(sweep.models), "model"),
         (("engine",), settings.engine, dict(sweep.engines), "engine"),
         (("task",), settings.task, dict(sweep.tasks), "task"),
+        (("router",), settings.router, {PDRIG: None, **sweep.routers}, "router"),
     ]
     for role, part in (("both", settings.both), ("prefill", settings.prefill), ("decode", settings.decode)):
         names.append(((role, "host"), part.host, dict(sweep.hosts), "host"))

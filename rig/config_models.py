@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from rig.config_errors import shown
+from rig.config_routers import RouterConfig
 from rig.config_tasks import ScheduleConfig, TaskConfig, require_one_load
 from rig.config_types import (
     Address,
@@ -26,6 +27,7 @@ from rig.config_types import (
     json_value,
     problem,
 )
+from rig.routers import PDRIG
 
 Mode = Literal["pull", "push"]
 SideChannelRule = Literal["rank", "rank_x_tp"]
@@ -121,7 +123,7 @@ class DecodeConfig(RoleConfig):
 
 
 class ProxyConfig(Strict):
-    """The router. `mode` None follows the connector: push for NixlPushConnector, else pull."""
+    """Where the router listens, and what the rig's own does. `mode` None follows the connector: push or pull."""
 
     host: Address = "127.0.0.1"
     port: Port = 8000
@@ -143,7 +145,10 @@ class KvTransferConfig(BaseModel):
 
 
 class CellConfig(Strict):
-    """One point of the sweep, complete. Without `concurrency` and `schedule` the task's load holds."""
+    """One point of the sweep, complete. Without `concurrency` and `schedule` the task's load holds.
+
+    `router` is a name under `routers`; the rig's own proxy needs no entry there.
+    """
 
     model: str
     engine: str
@@ -153,6 +158,7 @@ class CellConfig(Strict):
     prefill: PrefillConfig = PrefillConfig()
     decode: DecodeConfig = DecodeConfig()
     proxy: ProxyConfig = ProxyConfig()
+    router: str = PDRIG
     task: str
     concurrency: InFlight | None = None
     schedule: ScheduleConfig | None = None
@@ -297,6 +303,7 @@ class SweepFile(Strict):
     models: dict[Name, ModelConfig] = Field(min_length=1)
     engines: dict[Name, EngineConfig] = Field(min_length=1)
     hosts: dict[Name, HostConfig] = {}
+    routers: dict[Name, RouterConfig] = {}
     cell: dict[str, Any]
     matrix: dict[str, list[Any]] = {}
     include: list[dict[str, Any]] = []
@@ -317,6 +324,12 @@ class SweepFile(Strict):
     slurm: SlurmConfig | None = None
     ssh: SshConfig | None = None
     reference: list[JsonObject] = []
+
+    @model_validator(mode="after")
+    def _own_router(self) -> SweepFile:
+        if PDRIG in self.routers and self.routers[PDRIG].kind != PDRIG:
+            raise problem(f"`routers.{PDRIG}` is the rig's own proxy; give the other router another name")
+        return self
 
     @model_validator(mode="after")
     def _attach_both_ways(self) -> SweepFile:

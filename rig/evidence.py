@@ -21,6 +21,11 @@ from rig.series import Reading, still_held
 RECOMPUTED_PER_REQUEST = 1
 """Prompt tokens that decode computes itself after a full hand-off: the last one (vLLM 0.32)."""
 
+WITHOUT_LEGS = (
+    "the router keeps no log of its legs for the rig: the engines' counters alone speak, and how long each leg of a "
+    "request took, and on which leg one failed, is not known"
+)
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -243,7 +248,7 @@ def _tokens(
 def _hand_offs(answered: Sequence[RequestRecord], legs: Iterable[Leg] | None) -> list[Finding]:
     """Every answered request needs a prefill leg that gave its parameters, and a decode leg."""
     if legs is None:
-        return [Finding("transfer", "the proxy's log of legs is not at hand: the counters alone speak", "legs.jsonl")]
+        return [Finding("transfer", WITHOUT_LEGS, "counters")]
     good: Counter[tuple[str, str]] = Counter()
     for leg in legs:
         good[leg.request_id, leg.leg] += bool(leg.error is None and (leg.leg == "decode" or leg.params_present))

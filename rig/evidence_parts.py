@@ -33,12 +33,11 @@ def together(parts: Sequence[Evidence]) -> Evidence:
     )
 
 
-def about(kept: int, under_way: int, source: str) -> Finding:
-    """What a reader should know of answers from before a sweep was stopped."""
-    text = (
-        f"{kept} answers are of an attempt that was cut short: a reading of its counters, taken while {under_way} "
-        "more requests were under way, and the proxy's legs are their proof"
-    )
+def about(kept: int, under_way: int, source: str, legs: bool) -> Finding:
+    """What a reader should know of answers from before a sweep was stopped; `legs`: the proxy wrote down theirs."""
+    reading = f"a reading of its counters, taken while {under_way} more requests were under way,"
+    proof = f"{reading} and the proxy's legs are" if legs else f"{reading} is"
+    text = f"{kept} answers are of an attempt that was cut short: {proof} their proof"
     return Finding("transfer", text, source)
 
 

@@ -34,7 +34,10 @@ _ENGINE_ID = re.compile(
 
 @dataclass(frozen=True)
 class LogFindings:
-    """Findings of the logs, and what they say against answers: taints by the rig's request id."""
+    """Findings of the logs, and what they say against answers: taints by the rig's request id.
+
+    A request that has none of the rig's goes by the engine's (rig.routers joins those to answers).
+    """
 
     findings: tuple[Finding, ...] = ()
     taints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -215,7 +218,7 @@ def findings_in(lines: Iterable[tuple[str, str]]) -> LogFindings:
                 if kind is _EXPIRED:
                     leases.ran_out(instance, requests)
                 elif kind is _BAD_PARAMS:
-                    taints |= {request: (DECODE_PREFILLED,) for r in requests if (request := rig_id(r))}
+                    taints |= {rig_id(r) or r: (DECODE_PREFILLED,) for r in requests}
                 seen.setdefault((instance, kind), _Seen()).add(said, _named(requests))
             break
     findings = [_finding(instance, kind, found) for (instance, kind), found in seen.items()]

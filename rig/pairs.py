@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from evals.records import RequestRecord
@@ -20,11 +20,15 @@ Asked = TypeVar("Asked", Judged, RequestRecord)
 
 @dataclass(frozen=True)
 class Side:
-    """What one cell has of its questions; `legs` None where no proxy of ours stood between."""
+    """What one cell has of its questions; `legs` None where no proxy of ours stood between.
+
+    `served` says which instance served a request's leg, as far as a router's answers tell in place of legs.
+    """
 
     judged: Sequence[Judged]
     records: Sequence[RequestRecord]
     legs: Sequence[Leg] | None = None
+    served: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 def make_pairs(
@@ -40,7 +44,7 @@ def make_pairs(
     mine, theirs = _by_key(cell.records, "the cell"), _by_key(baseline.records, "the baseline")
     judged, their_judged = _by_key(cell.judged, "the cell"), _by_key(baseline.judged, "the baseline")
     moments = Moments(cell.records if in_flight is None else in_flight)
-    served = _instances(cell.legs or (), {r.request_id for r in cell.records})
+    served = {**cell.served, **_instances(cell.legs or (), {r.request_id for r in cell.records})}
     pairs = []
     for order, record in enumerate(_by_arrival(mine.values())):
         key = (record.sample_id, record.repeat)

@@ -28,8 +28,9 @@ from rig.plan_labels import (
     with_passes,
 )
 from rig.plan_order import order_cells, with_baselines
+from rig.plan_routers import plan_proxy
 from rig.plan_rules import rule_notes
-from rig.plan_servers import Draft, assign_gpus, draft_alone, draft_pd, plan_proxy
+from rig.plan_servers import Draft, assign_gpus, draft_alone, draft_pd
 from rig.plan_tasks import plan_task, why_divergence_is_not_judged
 from rig.planned import CellPlan, DeploymentPlan, Expectation, Limits, SweepPlan, TaskPlan
 from rig.records import Gates
@@ -200,17 +201,18 @@ class _Planner:
             },
         )
         if self.config.sweep.attach is not None:
-            return attached_pd(self.config.sweep.attach, deployment, cell, self.machine), []
+            return attached_pd(self.config, deployment, cell, self.machine), []
         if not cell.settings.prefill.instances:
             return replace(deployment, kind="monolithic"), [draft_alone(self.config, cell, self.machine)]
         drafts = draft_pd(self.config, cell, self.machine)
         urls = {role: [d.server.url for d in drafts if d.server.role == role] for role in ("prefill", "decode")}
-        return replace(deployment, proxy=plan_proxy(cell, self.machine, urls["prefill"], urls["decode"])), drafts
+        proxy = plan_proxy(self.config, cell, self.machine, urls["prefill"], urls["decode"])
+        return replace(deployment, proxy=proxy), drafts
 
     def signature(self, entry: _Entry) -> str:
         """All that a cell would do, without what it is called."""
         servers = [(d.server.argv, d.server.env, d.server.host) for d in entry.drafts]
-        proxy = entry.deployment.proxy.argv if entry.deployment.proxy else ()
+        proxy = asdict(entry.deployment.proxy) if entry.deployment.proxy else None
         task = replace(self.task(entry, None), label="")
         return compact_json([servers, proxy, asdict(task)])
 

@@ -110,7 +110,7 @@ def _slug(text: str) -> str:
 
 
 def _part(name: str, value: Any) -> str:
-    if name in ("engine", "connector", "task"):
+    if name in ("engine", "connector", "task", "router"):
         return _slug(str(value))
     if name == "concurrency":
         return f"c{value}"

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from rig.planned import CellPlan, DeploymentPlan, ProxyPlan, ServerPlan, SweepPlan
+from rig.plan_routers import relocated
+from rig.planned import CellPlan, DeploymentPlan, ServerPlan, SweepPlan
 
 HIGHEST_PORT = 65535
 SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_PORT"
@@ -90,6 +91,8 @@ def _lanes(plan: SweepPlan, gpus: int, most: int) -> tuple[int, str]:
     servers = [s for d in plan.deployments for s in d.servers]
     if any(d.launcher != "local" for d in plan.deployments) or any(s.host is not None for s in servers):
         return 1, "only servers that the sweep starts on this machine run side by side"
+    if any(d.proxy is not None and not d.proxy.written for d in plan.deployments):
+        return 1, "a router that runs already knows one set of servers"
     largest = max((sum(len(s.gpus) for s in d.servers) for d in plan.deployments), default=0)
     if largest == 0:
         lanes, why = most or 1, "its servers use no GPUs: say how many lanes there should be (--parallel N)"
@@ -103,7 +106,8 @@ def _lanes(plan: SweepPlan, gpus: int, most: int) -> tuple[int, str]:
 
 def _ports(deployments: Sequence[DeploymentPlan]) -> set[int]:
     ports = {p for d in deployments for s in d.servers for p in (s.port, *s.side_channel_ports)}
-    return ports | {d.proxy.port for d in deployments if d.proxy is not None}
+    proxies = [d.proxy for d in deployments if d.proxy is not None]
+    return ports | {port for p in proxies for port in (p.port, p.metrics_port) if port is not None}
 
 
 def _step(ports: set[int], lanes: int) -> int | None:
@@ -119,12 +123,10 @@ def _step(ports: set[int], lanes: int) -> int | None:
 def _moved(deployment: DeploymentPlan, by: int, gpus: tuple[str, ...]) -> DeploymentPlan:
     taken = iter(gpus)
     servers = tuple(_server(s, by, tuple(next(taken) for _ in s.gpus)) for s in deployment.servers)
-    urls = {old.url: new.url for old, new in zip(deployment.servers, servers, strict=True)}
     proxy = deployment.proxy
     if proxy is not None:
-        port = proxy.port + by
-        words = tuple(urls.get(word, word) for word in proxy.argv)
-        proxy = ProxyPlan(_with_port(words, port), port, _url(proxy.url, port))
+        urls = {role: [s.url for s in servers if s.role == role] for role in ("prefill", "decode")}
+        proxy = relocated(proxy, proxy.port + by, urls["prefill"], urls["decode"])
     return replace(deployment, servers=servers, proxy=proxy)
 
 

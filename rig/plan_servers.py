@@ -10,11 +10,12 @@ from typing import Any
 from rig.config import Config
 from rig.config_matrix import Cell
 from rig.config_models import EngineConfig, RoleConfig
-from rig.connectors import adapter, children
 from rig.machine import Machine
 from rig.plan_args import compact_json, flag, merge_args, merge_env, render_args, whole_number
-from rig.planned import ProxyPlan, ServerPlan
+from rig.planned import ServerPlan
 from rig.records import Role
+from rig.routers import PDRIG
+from rig.routers_command import has
 from rig.yaml_source import KeyPath, dotted
 
 EVERYWHERE = ("0.0.0.0", "::")
@@ -162,8 +163,22 @@ def draft_pd(config: Config, cell: Cell, machine: Machine) -> list[Draft]:
         for role, count in (("prefill", settings.prefill.instances), ("decode", settings.decode.instances))
         for i in range(count)
     ]
-    check_ports(config, drafts, cell.at(("proxy", "port")), settings.proxy.port)
+    check_ports(config, drafts, cell.at(("proxy", "port")), router_ports(config, cell))
     return drafts
+
+
+def router_ports(config: Config, cell: Cell) -> tuple[int, ...]:
+    """The ports that the cell's router takes here: its own, and the one after it where its metrics need one.
+
+    Raises ConfigError.
+    """
+    router, port = config.sweep.routers.get(cell.settings.router), cell.settings.proxy.port
+    if router is None or router.kind == PDRIG:
+        return (port,)
+    if router.url is not None:
+        return ()
+    second = router.kind is not None or has(router.command or (), "metrics_port")
+    return (port, _port(config, cell.at(("proxy", "port")), port + 1)) if second else (port,)
 
 
 def draft_alone(config: Config, cell: Cell, machine: Machine) -> Draft:
@@ -172,9 +187,12 @@ def draft_alone(config: Config, cell: Cell, machine: Machine) -> Draft:
     return draft_server(config, cell, machine, needs, 0, spread=False)
 
 
-def check_ports(config: Config, drafts: Sequence[Draft], proxy_key: KeyPath, proxy_port: int) -> None:
+def check_ports(config: Config, drafts: Sequence[Draft], proxy_key: KeyPath, proxy_ports: Sequence[int]) -> None:
     """Raises ConfigError naming both keys when two ports of one host are the same."""
-    taken: dict[tuple[str | None, int], tuple[str, KeyPath]] = {(None, proxy_port): ("the proxy", proxy_key)}
+    names = ("the proxy", "the proxy's metrics")[: len(proxy_ports)]
+    taken: dict[tuple[str | None, int], tuple[str, KeyPath]] = {
+        (None, port): (name, proxy_key) for port, name in zip(proxy_ports, names, strict=True)
+    }
     for draft in drafts:
         server = draft.server
         wanted = [(server.port, server.name, draft.port_key)]
@@ -186,22 +204,6 @@ def check_ports(config: Config, drafts: Sequence[Draft], proxy_key: KeyPath, pro
                     key, f"port {port} of {who} is also that of {other} ({dotted(other_key)}); move one of the two"
                 )
             taken[server.host, port] = (who, key)
-
-
-def plan_proxy(cell: Cell, machine: Machine, prefill: Sequence[str], decode: Sequence[str]) -> ProxyPlan:
-    """The rig's own router over these URLs, each given with its own flag."""
-    proxy = cell.settings.proxy
-    config = cell.settings.kv_transfer_config.model_dump()
-    proving = adapter(cell.settings.kv_transfer_config.kv_connector, children(config))
-    mode = proxy.mode or ("push" if proving is not None and proving.transfers_on == "prefill" else "pull")
-    argv = [machine.rig_python, "-m", "proxy", "--host", proxy.host, "--port", str(proxy.port)]
-    for url in prefill:
-        argv += ["--prefill", url]
-    for url in decode:
-        argv += ["--decode", url]
-    argv += ["--lenient"] if proxy.lenient else []
-    argv += ["--mode", mode] if mode != "pull" else []
-    return ProxyPlan(tuple(argv), proxy.port, local_url(proxy.host, proxy.port))
 
 
 def assign_gpus(config: Config, drafts: Sequence[Draft], gpus: tuple[str, ...], most: int) -> tuple[ServerPlan, ...]:

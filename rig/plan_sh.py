@@ -33,11 +33,11 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-# wait_for NAME URL SECONDS: until it answers /health; stops at once when something that was started has ended.
+# wait_for NAME URL SECONDS: until it answers there; stops at once when something that was started has ended.
 wait_for() {
     local group end=$((SECONDS + $3))
     while ((SECONDS < end)); do
-        curl -fsS --max-time 5 -o /dev/null "$2/health" 2>/dev/null && return 0
+        curl -fsS --max-time 5 -o /dev/null "$2" 2>/dev/null && return 0
         for group in "${groups_started[@]}"; do
             kill -0 "$group" 2>/dev/null || { echo "a process ended before $1 was ready; see $logs" >&2; exit 3; }
         done
@@ -84,7 +84,7 @@ def format_sh(plan: SweepPlan) -> str:
 
 def _pdrig(plan: SweepPlan) -> str:
     """The command beside the interpreter that runs the proxy."""
-    python = next((d.proxy.argv[0] for d in plan.deployments if d.proxy and d.proxy.argv), None)
+    python = next((d.proxy.argv[0] for d in plan.deployments if d.proxy and d.proxy.kind == "pdrig"), None)
     return "pdrig" if python is None else str(PurePath(python).with_name("pdrig"))
 
 
@@ -108,13 +108,13 @@ def _launch(deployment: DeploymentPlan, cells: Sequence[CellPlan]) -> Iterable[s
         else:
             yield from _elsewhere(server)
     for server in deployment.servers:
-        yield f"    wait_for {server.name} {shlex.quote(server.url)} {round(deployment.limits.start_s)}"
+        yield f"    wait_for {server.name} {shlex.quote(f'{server.url}/health')} {round(deployment.limits.start_s)}"
     url = (deployment.servers or deployment.attached)[0].url
     if deployment.proxy is not None:
         url = deployment.proxy.url
         if deployment.proxy.argv:
-            yield from _start(deployment.id, "proxy", {}, deployment.proxy.argv)
-        yield f"    wait_for proxy {shlex.quote(url)} {round(deployment.limits.check_s)}"
+            yield from _start(deployment.id, "proxy", deployment.proxy.env, deployment.proxy.argv)
+        yield f"    wait_for proxy {shlex.quote(url + deployment.proxy.health)} {round(deployment.limits.check_s)}"
     for cell in cells:
         yield from _evaluation(cell, url, deployment.model)
 

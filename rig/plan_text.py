@@ -13,7 +13,7 @@ from rig.columns import aligned
 from rig.errors import UsageError
 from rig.plan_lanes import launches
 from rig.plan_sh import format_sh
-from rig.planned import CellPlan, DeploymentPlan, ServerPlan, SweepPlan, TaskPlan
+from rig.planned import CellPlan, DeploymentPlan, ProxyPlan, ServerPlan, SweepPlan, TaskPlan
 from rig.secrets import masked
 
 FORMATS = ("table", "json", "sh")
@@ -35,6 +35,8 @@ def _json(plan: SweepPlan) -> str:
     for deployment in data["deployments"]:
         for server in deployment["servers"]:
             server["env"] = masked(server["env"])
+        if deployment["proxy"] is not None:
+            deployment["proxy"]["env"] = masked(deployment["proxy"]["env"])
     return json.dumps(data, indent=2, ensure_ascii=False)
 
 
@@ -116,8 +118,15 @@ def _deployment(deployment: DeploymentPlan) -> Iterable[str]:
         log = f", log {attached.log}" if attached.log else ""
         yield f"  {attached.name}: runs already at {attached.url}, metrics {attached.metrics_url}{log}"
     if deployment.proxy is not None:
-        yield f"  proxy: {deployment.proxy.url}"
-        yield f"    {shlex.join(deployment.proxy.argv)}" if deployment.proxy.argv else "    runs already"
+        yield from _proxy(deployment.proxy)
+
+
+def _proxy(proxy: ProxyPlan) -> Iterable[str]:
+    name = {"pdrig": "proxy", "vllm-router": "router (vllm-router)"}.get(proxy.kind, "router")
+    yield f"  {name}: {proxy.url}" + (f", metrics {proxy.metrics_port}" if proxy.metrics_port is not None else "")
+    for variable, value in masked(proxy.env).items():
+        yield f"    {variable}={shlex.quote(value)}"
+    yield f"    {shlex.join(proxy.argv)}" if proxy.argv else "    runs already"
 
 
 def _where(server: ServerPlan) -> str:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from rig.records import Gates, Role
 
+RouterKind = Literal["pdrig", "vllm-router", "command", "url"]
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -48,11 +50,21 @@ class ServerPlan:
 
 @dataclass(frozen=True)
 class ProxyPlan:
-    """The router between the legs; `argv` starts it, and is empty where one runs already."""
+    """The router between the legs; `argv` starts it, with `env` on top of the rig's own, and is empty where one runs.
+
+    Only the rig's own (`pdrig`) names its servers and writes down its legs; of the others nothing is seen but answers.
+    `health` is the path that answers 200 once it is up, `metrics_port` a second port that it takes. `written` is the
+    command before ports and servers were filled in (rig.routers_command).
+    """
 
     argv: tuple[str, ...]
     port: int
     url: str
+    kind: RouterKind = "pdrig"
+    env: dict[str, str] = field(default_factory=dict)
+    health: str = "/health"
+    metrics_port: int | None = None
+    written: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

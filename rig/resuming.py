@@ -105,7 +105,7 @@ def _proved(run: RunFolder, part: Part, plan: DeploymentPlan, stored: list[Reque
     """The part's records that its last reading counts and whose legs are known, but for the rig's own faults."""
     ended = set(part.ended)
     mine = [r for r in stored if r.request_id in ended and not _own_fault(r)]
-    if plan.proxy is None or not plan.proxy.argv:
+    if plan.proxy is None or plan.proxy.kind != "pdrig":
         return mine
     return with_legs(mine, run.read_legs(part.deployment) or ())
 

@@ -110,11 +110,10 @@ def check_startable(plan: SweepPlan) -> None:
     Raises EngineNotFound, and UsageError for a port that is taken already or a server planned for another host.
     """
     for deployment in plan.deployments:
-        if deployment.launcher != "attach":
-            try:
-                require_startable(deployment)
-            except PortLost as error:
-                raise UsageError(str(error)) from None
+        try:
+            require_startable(deployment)
+        except PortLost as error:
+            raise UsageError(str(error)) from None
 
 
 def in_series(wanted: Sequence[CellPlan]) -> list[list[CellPlan]]:

@@ -146,15 +146,23 @@ class Deployment:
         return error
 
     async def lost(self) -> DeployError | None:
-        """A server that does not answer any more, also where its end has not been noticed yet; None if all do.
+        """A server or router that does not answer any more, also before its end was noticed; None if all do.
 
         Questions fail faster than another machine is known to be lost, and would count as the servers' errors.
         """
+        addresses = {server.name: f"{server.url}{ready.HEALTH}" for server in self.servers}
+        if self.plan.proxy is not None:
+            addresses["proxy"] = f"{self.plan.proxy.url}{self.plan.proxy.health}"
         async with ready.client() as http:
-            silent: dict[str, str] = {}
+            silent: list[str] = []
             for _ in range(ASKED):
-                found = await asyncio.gather(*(ready.health(http, server.url) for server in self.servers))
-                silent = {s.name: health for s, health in zip(self.servers, found, strict=True) if health != "well"}
+                found = await asyncio.gather(*(ready.health(http, url, "") for url in addresses.values()))
+                # A router that takes connections is there, whatever it says of its servers.
+                silent = [
+                    name
+                    for name, health in zip(addresses, found, strict=True)
+                    if health == "refused" or (health != "well" and name != "proxy")
+                ]
                 if not silent:
                     return None
         noticed = asyncio.ensure_future(self.wait_failed())
@@ -164,10 +172,10 @@ class Deployment:
                 return noticed.result()
         finally:
             noticed.cancel()
-        server = next(server for server in self.servers if server.name in silent)
-        where = next((s.node or s.host for s in self.plan.servers if s.name == server.name), None)
+        name = silent[0]
+        where = next((s.node or s.host for s in self.plan.servers if s.name == name), None)
         on = f" on {where}" if where else ""
-        return ServerDied(f"{server.name}{on} does not answer any more ({server.url}/health)", server.name)
+        return ServerDied(f"{name}{on} does not answer any more ({addresses[name]})", name)
 
     def note(self, **fields: Any) -> None:
         """Writes down what else is known of this launch."""
@@ -178,8 +186,8 @@ class Deployment:
         return tuple(member.name for member in self._members if member.failed.done())
 
     async def flush_legs(self) -> None:
-        """Returns when the proxy has written the legs that ended so far; at once if there is no proxy any more."""
-        if self.plan.proxy is None:
+        """Returns when the rig's own proxy has written the legs that ended so far; at once if it is not there."""
+        if self.plan.proxy is None or self.legs is None:
             return
         with suppress(httpx.HTTPError):
             async with ready.client() as http:

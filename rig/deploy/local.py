@@ -19,13 +19,13 @@ from rig.errors import EngineNotFound, NotUsable, StartTimeout, UsageError
 from rig.planned import DeploymentPlan, ServerPlan
 
 
-def require_command(name: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+def require_command(name: str, argv: Sequence[str], env: Mapping[str, str], what: str = "engine") -> None:
     """Raises EngineNotFound if the command is not there, or may not be executed."""
     if shutil.which(argv[0], path=env.get("PATH", os.defpath)) is not None:
         return
     present = os.sep in argv[0] and Path(argv[0]).is_file()
     problem = "is not executable" if present else "was not found"
-    raise EngineNotFound(f"{name}: the command {argv[0]} {problem}; install it, or name another engine in the config")
+    raise EngineNotFound(f"{name}: the command {argv[0]} {problem}; install it, or name another {what} in the config")
 
 
 def require_startable(plan: DeploymentPlan) -> None:
@@ -47,9 +47,10 @@ def require_here(plan: DeploymentPlan) -> None:
         require_command(server.name, server.argv, server_env(server.argv, server.env, os.environ))
         for port in (server.port, *server.side_channel_ports):
             ports.require_free(port, server.name)
-    if plan.proxy is not None:
-        require_command(PROXY, plan.proxy.argv, os.environ)
-        ports.require_free(plan.proxy.port, PROXY)
+    if plan.proxy is not None and plan.proxy.argv:
+        require_command(PROXY, plan.proxy.argv, {**os.environ, **plan.proxy.env}, "router")
+        for port in filter(None, (plan.proxy.port, plan.proxy.metrics_port)):
+            ports.require_free(port, PROXY)
 
 
 async def launch(plan: DeploymentPlan, folder: Path, on_event: OnEvent) -> Deployment:

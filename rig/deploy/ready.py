@@ -28,6 +28,7 @@ MAX_TOKENS = 8
 TOP_LOGPROBS = 5
 # vLLM writes minus infinity as this number, because JSON has none.
 NO_LOGPROB = -9999.0
+HEALTH = "/health"
 HEALTH_TIMEOUT_S = 5.0
 POLL_FIRST_S = 0.1
 POLL_MAX_S = 1.0
@@ -62,10 +63,13 @@ def auth_headers(env: Mapping[str, str] | None = None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-async def health(http: httpx.AsyncClient, url: str) -> Health:
-    """What `/health` says now: 200 is well, any other status sick, no connection refused, no answer in time busy."""
+async def health(http: httpx.AsyncClient, url: str, path: str = HEALTH) -> Health:
+    """What `/health`, or another path, says now.
+
+    200 is well, any other status sick, no connection refused, no answer in time busy.
+    """
     try:
-        response = await http.get(f"{url}/health", timeout=HEALTH_TIMEOUT_S)
+        response = await http.get(f"{url}{path}", timeout=HEALTH_TIMEOUT_S)
     except (httpx.ConnectError, httpx.InvalidURL):
         return "refused"
     except httpx.HTTPError:
@@ -73,10 +77,10 @@ async def health(http: httpx.AsyncClient, url: str) -> Health:
     return "well" if response.status_code == 200 else "sick"
 
 
-async def wait_healthy(http: httpx.AsyncClient, url: str) -> None:
-    """Returns when `/health` answers 200; the caller sets the limit."""
+async def wait_healthy(http: httpx.AsyncClient, url: str, path: str = HEALTH) -> None:
+    """Returns when `path` answers 200; the caller sets the limit."""
     pause_s = POLL_FIRST_S
-    while await health(http, url) != "well":
+    while await health(http, url, path) != "well":
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, POLL_MAX_S)
 
@@ -118,11 +122,7 @@ async def check_pairs(
     pairs = min(prefills * decodes, MAX_PAIRS)
     seen: dict[str, set[str]] = {PREFILL_HEADER: set(), DECODE_HEADER: set()}
     for number in range(pairs):
-        try:
-            async with asyncio.timeout(limit_s):
-                response = await _post(http, "proxy", url, model, f"{number}. {PROMPTS[0]}")
-        except TimeoutError:
-            raise NoAnswer(f"a hand-off through the proxy did not finish within {limit_s:g} s", "proxy") from None
+        response = await _through(http, url, model, f"{number}. {PROMPTS[0]}", limit_s)
         for header, instances in seen.items():
             if not response.headers.get(header):
                 raise NotUsable(f"the proxy at {url} answered 200 without {header}: no hand-off took place", "proxy")
@@ -140,6 +140,21 @@ async def check_pairs(
                 f"({', '.join(sorted(seen[header]))})",
                 "proxy",
             )
+
+
+async def ask_through(http: httpx.AsyncClient, url: str, model: str, prompt: str, limit_s: float) -> None:
+    """One request to a router. Raises NotUsable (NoAnswer) if its answer is not a 200 with usable tokens in time."""
+    problem = _problem(_json(await _through(http, url, model, prompt, limit_s), "proxy"))
+    if problem and not problem.startswith(_ONLY_SPECIAL):
+        raise NotUsable(f"what the router at {url} answers is useless: {problem}", "proxy")
+
+
+async def _through(http: httpx.AsyncClient, url: str, model: str, prompt: str, limit_s: float) -> httpx.Response:
+    try:
+        async with asyncio.timeout(limit_s):
+            return await _post(http, "proxy", url, model, prompt)
+    except TimeoutError:
+        raise NoAnswer(f"a hand-off through the proxy did not finish within {limit_s:g} s", "proxy") from None
 
 
 async def _check_model(http: httpx.AsyncClient, name: str, url: str, model: str) -> None:

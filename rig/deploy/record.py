@@ -54,6 +54,8 @@ def described(plan: DeploymentPlan) -> dict[str, dict[str, Any]]:
     if plan.proxy is not None:
         argv = masked_argv(plan.proxy.argv)
         found["proxy"] = {"role": "proxy", "argv": argv, "url": plan.proxy.url, "port": plan.proxy.port}
+        if plan.proxy.kind != "pdrig":
+            found["proxy"] |= {"kind": plan.proxy.kind, "env": masked(plan.proxy.env)}
     return found
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import httpx
 
 from rig.deploy import ports, ready
+from rig.deploy.counted import check_counted
 from rig.deploy.deployment import Deployment, Member, Running, describe, stop_all, to_the_end
 from rig.deploy.events import Event, OnEvent
 from rig.deploy.process import Failure, GuardedProcess
 from rig.deploy.record import Record, identity
+from rig.deploy.watch import AttachedWatch
 from rig.errors import DeployError, NotUsable, PortLost, ServerDied, StartFailed, StartTimeout
 from rig.planned import DeploymentPlan, ProxyPlan
 
@@ -94,23 +96,24 @@ class Startup:
                 await asyncio.gather(task, return_exceptions=True)
 
     async def bring_up_proxy(self, plan: ProxyPlan) -> None:
-        """Starts the proxy with its legs file, and checks a hand-off for each pair that it forms.
+        """Starts the router, the rig's own with its legs file, and checks a hand-off for each pair of instances.
 
-        A plan without a command is a proxy that runs already: it is checked, and its legs are not at hand.
+        A plan without a command is a router that runs already: it is watched as attached servers are.
         """
-        if not plan.argv:
-            async with ready.client(None) as http:
-                await self._healthy_in_time(http, plan)
-                await self._check_pairs(http, plan.url)
-            return
-        argv = (*plan.argv, "--legs", str(self.folder / LEGS_FILE))
-        process = await self.guarded(PROXY, argv, dict(os.environ), has_engine=False)
         env = self.plan.servers[0].env if self.plan.servers else None
         async with ready.client(env) as http:
-            await self.until_failed(self._proxy_up(http, process, plan))
-            self.record.process(PROXY, ready_unix=time.time())
+            if plan.argv:
+                legs = ("--legs", str(self.folder / LEGS_FILE)) if plan.kind == "pdrig" else ()
+                process = await self.guarded(PROXY, (*plan.argv, *legs), router_env(plan, env or {}), has_engine=False)
+                await self.until_failed(self._proxy_up(http, process, plan))
+                self.record.process(PROXY, ready_unix=time.time())
+            else:
+                await self._healthy_in_time(http, plan)
+                watch = AttachedWatch(PROXY, plan.url, path=plan.health, sick_is_over=False)
+                self.join(watch)
+                watch.start()
             if self.plan.kind == "pd":
-                await self._check_pairs(http, plan.url)
+                await self._check_pairs(http, plan)
         self.say(PROXY, "ready", plan.url)
 
     async def launch(self, servers: Callable[[], Awaitable[tuple[Running, ...]]]) -> Deployment:
@@ -124,7 +127,7 @@ class Startup:
             raise
         self.record.update(ready_unix=time.time())
         proxy = self.plan.proxy
-        legs = self.folder / LEGS_FILE if proxy is not None and proxy.argv else None
+        legs = self.folder / LEGS_FILE if proxy is not None and proxy.kind == "pdrig" else None
         return Deployment(self.plan, running, self.members, self.memory, self.record, legs, self.on_event)
 
     async def _proxy_up(self, http: httpx.AsyncClient, process: GuardedProcess, plan: ProxyPlan) -> None:
@@ -135,18 +138,23 @@ class Startup:
         limit_s = self.plan.limits.check_s
         try:
             async with asyncio.timeout(limit_s):
-                await ready.wait_healthy(http, plan.url)
+                await ready.wait_healthy(http, plan.url, plan.health)
         except TimeoutError:
-            raise StartTimeout(f"the proxy did not answer at {plan.url} within {limit_s:g} s", PROXY) from None
+            raise StartTimeout(
+                f"the proxy did not answer at {plan.url}{plan.health} within {limit_s:g} s", PROXY
+            ) from None
 
-    async def _check_pairs(self, http: httpx.AsyncClient, url: str) -> None:
+    async def _check_pairs(self, http: httpx.AsyncClient, plan: ProxyPlan) -> None:
         roles = [server.role for server in self.plan.servers] + [server.role for server in self.plan.attached]
         for member in self.members:
             self.stage[member.name] = "checking"
         self.on_event(Event("pair", "checking", "a hand-off for each pair of instances"))
         prefills, decodes = roles.count("prefill"), roles.count("decode")
         limit_s = self.plan.limits.check_s
-        await self.until_failed(ready.check_pairs(http, url, self.plan.model, prefills, decodes, limit_s))
+        if plan.kind == "pdrig":
+            await self.until_failed(ready.check_pairs(http, plan.url, self.plan.model, prefills, decodes, limit_s))
+        else:
+            await self.until_failed(check_counted(http, plan.url, self.plan, limit_s))
         for member in self.members:
             self.stage[member.name] = "ready"
         self.on_event(Event("pair", "ready", ""))
@@ -176,6 +184,16 @@ class Startup:
         return next(
             ((s.port, *s.side_channel_ports) for s in self.plan.servers if s.name == name and s.host is None), ()
         )
+
+
+def router_env(plan: ProxyPlan, server_env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a router: the rig's own, and what the plan sets.
+
+    vllm-router drops the client's Authorization header and sends engines the key in OPENAI_API_KEY (0.1.17): theirs.
+    """
+    key = server_env.get("VLLM_API_KEY") or os.environ.get("VLLM_API_KEY")
+    theirs = {"OPENAI_API_KEY": key} if plan.kind == "vllm-router" and key else {}
+    return {**os.environ, **theirs, **plan.env}
 
 
 async def side_by_side(work: Sequence[Coroutine[Any, Any, T]]) -> tuple[T, ...]:

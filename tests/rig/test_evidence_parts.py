@@ -118,7 +118,11 @@ def test_what_cannot_be_told_is_no_proof(make_record: MakeRecord) -> None:
     assert unprovable([failed, make_record("q", prompt_tokens=None)], 0) is not None
     told = unprovable([make_record("q", prompt_tokens=9)], 8)
     assert told == "8 requests were under way at its last reading, and its shortest prompt has 9 tokens"
-    assert about(3, 2, "s").text.startswith("3 answers are of an attempt that was cut short: a reading of its counters")
+    told = about(3, 2, "s", legs=True).text
+    assert told.startswith("3 answers are of an attempt that was cut short: a reading of its counters")
+    assert told.endswith("and the proxy's legs are their proof")
+    alone = about(3, 2, "s", legs=False).text
+    assert "legs" not in alone and alone.endswith("more requests were under way, is their proof")
 
 
 def test_answers_whose_legs_were_not_written_are_not_kept(make_record: MakeRecord) -> None:

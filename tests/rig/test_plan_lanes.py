@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rig.plan_lanes import launches, needs, schedule, side_by_side
 from rig.plan_text import format_plan
 from rig.planned import CellPlan, DeploymentPlan, ProxyPlan, ServerPlan, SweepPlan, TaskPlan
-from rig.records import Gates
+from rig.records import Gates, Role
 
 TASK = TaskPlan("t", "gsm-tiny", 1, 0, None, 1, True, 0)
 
@@ -22,13 +22,16 @@ def server(name: str, port: int, gpus: int, side: int | None = None) -> ServerPl
     env |= {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(side)} if side else {}
     ports = () if side is None else (side, side + 1)
     argv = ("vllm", "serve", "m", "--port", str(port), "-tp", "1")
-    return ServerPlan(name, "decode", argv, env, port, f"http://127.0.0.1:{port}", "m", ports, ids)
+    role: Role = "prefill" if name.startswith("prefill") else "decode"
+    return ServerPlan(name, role, argv, env, port, f"http://127.0.0.1:{port}", "m", ports, ids)
 
 
 def pd(name: str, gpus: int = 1) -> DeploymentPlan:
     servers = (server("prefill-0", 8100, gpus, 5600), server("decode-0", 8200, 0, 5700))
     argv = ("python", "-m", "proxy", "--port", "8000", "--prefill", servers[0].url, "--decode", servers[1].url)
-    return DeploymentPlan(name, "pd", "local", "m", "N", servers, proxy=ProxyPlan(argv, 8000, "http://127.0.0.1:8000"))
+    written = ("python", "-m", "proxy", "--port", "{port}", "--prefill", "{prefill}", "--decode", "{decode}")
+    proxy = ProxyPlan(argv, 8000, "http://127.0.0.1:8000", written=written)
+    return DeploymentPlan(name, "pd", "local", "m", "N", servers, proxy=proxy)
 
 
 def cell(name: str, deployment: str, *baselines: str, fresh: bool = False) -> CellPlan:

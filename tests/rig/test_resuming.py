@@ -106,7 +106,7 @@ def test_an_answer_without_its_legs_is_asked_again_unless_the_proxy_is_not_ours(
     stopped.write()
     kept = stopped.kept()
     assert isinstance(kept, Kept) and stopped.records[1] not in kept.records and len(kept.records) == 3
-    foreign = replace(PLAN, proxy=ProxyPlan((), 2, "http://x:2"))
+    foreign = replace(PLAN, proxy=ProxyPlan((), 2, "http://x:2", kind="url"))
     stopped.recorded(foreign, ENGINES)
     kept = stopped.kept(foreign)
     assert isinstance(kept, Kept) and len(kept.records) == 4

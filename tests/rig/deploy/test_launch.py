@@ -257,7 +257,7 @@ async def test_a_stale_server_on_the_port_is_refused(rig: Any, monkeypatch: pyte
 
 
 async def test_attach_uses_what_runs_and_stops_nothing(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rig.deploy.attach.WATCH_S", 0.02)
+    monkeypatch.setattr("rig.deploy.watch.WATCH_S", 0.02)
     local = await rig.launch(rig.plan(rig.server("monolithic-0")))
     attached = await rig.launch(rig.attached(*local.plan.servers))
     assert attached.url == local.url
@@ -271,7 +271,7 @@ async def test_attach_uses_what_runs_and_stops_nothing(rig: Any, monkeypatch: py
 
 
 async def test_attach_reads_the_log_it_is_given(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rig.deploy.attach.WATCH_S", 0.02)
+    monkeypatch.setattr("rig.deploy.watch.WATCH_S", 0.02)
     local = await rig.launch(rig.plan(rig.server("monolithic-0")))
     attached = await rig.launch(rig.attached(*local.plan.servers, log=local.servers[0].log))
     async with httpx.AsyncClient(trust_env=False) as http:

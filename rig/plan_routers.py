@@ -1,0 +1,99 @@
+"""The router between the legs: the rig's own proxy, vllm-router, any command, or one that runs already. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import urlsplit
+
+from rig.config import Config
+from rig.config_matrix import Cell
+from rig.config_routers import RouterConfig
+from rig.connectors import adapter, children
+from rig.machine import Machine
+from rig.plan_args import merge_args, merge_env, render_args
+from rig.plan_servers import local_url
+from rig.planned import ProxyPlan
+from rig.routers import PDRIG, VLLM_ROUTER, VLLM_ROUTER_ARGS, VLLM_ROUTER_COMMAND, VLLM_ROUTER_CONNECTORS
+from rig.routers_command import filled, filled_once, has
+
+
+def plan_proxy(
+    config: Config, cell: Cell, machine: Machine, prefill: Sequence[str], decode: Sequence[str]
+) -> ProxyPlan:
+    """The cell's router over these URLs. Raises ConfigError for what another router than the rig's own cannot do."""
+    settings = cell.settings
+    router = config.sweep.routers.get(settings.router, RouterConfig(kind="pdrig"))
+    if router.kind == PDRIG:
+        return _planned(cell, machine, "pdrig", _own(cell), prefill, decode)
+    for key, is_set in (("lenient", settings.proxy.lenient), ("mode", settings.proxy.mode is not None)):
+        if is_set:
+            problem = f"only the rig's own proxy has it, and the router is {settings.router}; drop it"
+            raise config.error(cell.at(("proxy", key)), problem)
+    if router.url is not None:
+        port = urlsplit(router.url).port or (443 if router.url.startswith("https") else 80)
+        return ProxyPlan((), port, router.url, kind="url", health=router.health)
+    env = merge_env(router.env)
+    if router.kind == VLLM_ROUTER:
+        command = [_program(VLLM_ROUTER, router), *VLLM_ROUTER_COMMAND, *_vllm_router_args(config, cell, router)]
+        made = _planned(cell, machine, "vllm-router", command, prefill, decode)
+    else:
+        assert router.command is not None
+        command = [_program(router.command[0], router), *router.command[1:]]
+        made = _planned(cell, machine, "command", command, prefill, decode)
+    return replace(made, env=env, health=router.health)
+
+
+def relocated(proxy: ProxyPlan, port: int, prefill: Sequence[str], decode: Sequence[str]) -> ProxyPlan:
+    """The same router on another port and over other servers; one that runs already stays where it is."""
+    if not proxy.written:
+        return proxy
+    metrics_port = None if proxy.metrics_port is None else port + 1
+    values = {"port": str(port), "metrics_port": str(metrics_port)}
+    argv = filled(proxy.written, prefill, decode, values)
+    return replace(proxy, argv=argv, port=port, url=f"{proxy.url.rpartition(':')[0]}:{port}", metrics_port=metrics_port)
+
+
+def _planned(
+    cell: Cell, machine: Machine, kind: Any, command: Sequence[str], prefill: Sequence[str], decode: Sequence[str]
+) -> ProxyPlan:
+    proxy = cell.settings.proxy
+    written = filled_once(command, {"host": proxy.host, "rig_python": machine.rig_python})
+    metrics_port = proxy.port + 1 if has(command, "metrics_port") else None
+    plan = ProxyPlan((), proxy.port, local_url(proxy.host, proxy.port), kind=kind, written=written)
+    return relocated(replace(plan, metrics_port=metrics_port), proxy.port, prefill, decode)
+
+
+def _own(cell: Cell) -> list[str]:
+    proxy = cell.settings.proxy
+    config = cell.settings.kv_transfer_config.model_dump()
+    proving = adapter(cell.settings.kv_transfer_config.kv_connector, children(config))
+    mode = proxy.mode or ("push" if proving is not None and proving.transfers_on == "prefill" else "pull")
+    command = ["{rig_python}", "-m", "proxy", "--host", "{host}", "--port", "{port}"]
+    command += ["--prefill", "{prefill}", "--decode", "{decode}"]
+    command += ["--lenient"] if proxy.lenient else []
+    return [*command, "--mode", mode] if mode != "pull" else command
+
+
+def _program(name: str, router: RouterConfig) -> str:
+    return name if router.venv is None else str(PurePath(router.venv) / "bin" / name)
+
+
+def _vllm_router_args(config: Config, cell: Cell, router: RouterConfig) -> list[str]:
+    args: Mapping[str, Any] = merge_args(dict(VLLM_ROUTER_ARGS), router.args)
+    if "kv-connector" not in router.args:
+        settings = cell.settings.kv_transfer_config
+        inside = children(settings.model_dump())
+        names = [name for name in (settings.kv_connector, *inside) if name in VLLM_ROUTER_CONNECTORS]
+        if not names:
+            connector = " with ".join([settings.kv_connector, *([", ".join(inside)] if inside else [])])
+            raise config.error(
+                cell.at(("router",)),
+                f"vllm-router is not known to hand over with {connector}, only with "
+                f"{' and '.join(VLLM_ROUTER_CONNECTORS)}; choose another router, or say routers."
+                f"{cell.settings.router}.args.kv-connector",
+            )
+        args = {"kv-connector": VLLM_ROUTER_CONNECTORS[names[0]], **args}
+    return render_args(args)
