@@ -154,7 +154,10 @@ def conclude(
     codes = {(c.sample.sample_id, r.repeat): c for r in gathered.rounds for c in r.canaries}
     canaries = judge_canaries(records, codes, taints)
     proof = _evidence(plan, pieces, records, judged)
-    proof = replace(proof, canaries=count_canaries(canaries))
+    sources = evidence.prompt_sources(proof.counters, {r.instance: r.role for r in gathered.observed.after})
+    alone, inside = plan.kind == "monolithic" and plan.connector is not None, connectors.children(plan.kv_transfer)
+    stored = evidence.storage(alone, inside, sources, cell.task.pass_)
+    proof = replace(proof, canaries=count_canaries(canaries), findings=(*proof.findings, *stored))
     first, first_judged = [r for r in records if r.repeat == 0], [j for j in judged if j.repeat == 0]
     questions = tuple(r for r in records if r.kind == "question")
     first_ids = {r.request_id for r in first if r.kind == "question"}
@@ -167,7 +170,7 @@ def conclude(
         labels=cell.labels,
         kind=cell.kind,
         deployment=deployment_name,
-        status="ok" if proof.pd_exercised is not False else "invalid",
+        status="invalid" if any(finding.severity == "invalid" for finding in proof.findings) else "ok",
         task=task_info(task, cell.task.score_reasoning, len(first_ids)),
         commands=commands(plan),
         gates=cell.gates,
@@ -180,7 +183,7 @@ def conclude(
         legs_ms=metrics.legs_ms(leg for leg in legs or () if leg.request_id in timed_ids),
         throughput=metrics.throughput(timed),
         evidence=proof,
-        sources=evidence.prompt_sources(proof.counters, {r.instance: r.role for r in gathered.observed.after}),
+        sources=sources,
         block_size=block_size,
         groups=metrics.groups(first_judged, task),
         repeats=repeats_of(judged),

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from evals.records import RequestRecord
 from rig import series as c
-from rig.connectors import Adapter, adapter, why_none
+from rig.connectors import OFFLOADING, Adapter, adapter, why_none
 from rig.evidence_requests import engine_of
 from rig.records import Evidence, Finding, Leg, PromptSources
 from rig.series import Reading, still_held
@@ -25,6 +26,10 @@ WITHOUT_LEGS = (
     "the router keeps no log of its legs for the rig: the engines' counters alone speak, and how long each leg of a "
     "request took, and on which leg one failed, is not known"
 )
+
+
+STORAGE = "cell.json: sources"
+"""Where it stands how much came from a connector's storage."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,37 @@ def prompt_sources(
     found = [_total(own, roles, name, None) for name in (c.CACHED_TOKENS, c.EXTERNAL_TOKENS, c.LOCAL_TOKENS)]
     cached, loaded, computed = found
     return None if cached is None or loaded is None or computed is None else PromptSources(cached, loaded, computed)
+
+
+def storage(alone: bool, inside: Sequence[str], sources: PromptSources | None, pass_: int) -> tuple[Finding, ...]:
+    """What a pass, from 1 on (0: there is but one), shows of a storage that the connector loads from.
+
+    That is any connector of a server `alone`, and an OffloadingConnector `inside` a MultiConnector. A later pass that
+    loaded nothing has tested the storage as little as a decode that prefills by itself tests a hand-off.
+    """
+    if pass_ == 1 or not (alone or OFFLOADING in inside):
+        return ()
+    severity: Literal["invalid", "note"] = "invalid" if pass_ else "note"
+    if sources is None:
+        text = "how many prompt tokens came from the connector's storage is not known: their series are missing"
+        return (Finding("transfer", text, STORAGE, severity),)
+    if sources.loaded:
+        return ()
+    text = f"{f'pass {pass_} loaded nothing' if pass_ else 'nothing was loaded'} from the connector's storage, so that "
+    total = sources.cached + sources.computed
+    if not pass_:
+        text += "storing alone was tested: `passes: 2` asks the questions once more"
+    elif sources.cached:
+        text += (
+            f"it was not tested: {sources.cached:,} of {total:,} prompt tokens were still in the server's own cache; "
+            "make that smaller (num-gpu-blocks-override), or ask more questions"
+        )
+    else:
+        text += (
+            f"it was not tested: all {total:,} prompt tokens were computed; give the storage more room, or ask prompts "
+            "that are longer than a block"
+        )
+    return (Finding("transfer", text, STORAGE, severity),)
 
 
 def _total(

@@ -14,7 +14,7 @@ from rig.errors import DeployError
 from rig.planned import Expectation
 from rig.records import CellResult, Reason, State, Tested, Verdict
 from rig.segments import segment_text
-from rig.verdict_channels import accuracy, errors, moved, transfers
+from rig.verdict_channels import accuracy, errors, loaded, moved, transfers
 from rig.verdict_damage import damage
 from rig.verdict_sameness import sameness, scorable
 from rig.verdict_speed import speed
@@ -70,7 +70,7 @@ def _decided(result: CellResult, baselines: Mapping[str, CellResult | None], fam
     by_state: dict[str, list[Reason]] = {}
     for found in channels:
         by_state.setdefault(found.state, []).extend(found.reasons)
-    proof = moved(result)
+    proof = (*moved(result), *loaded(result))
     # What decides stands first, then what else is known.
     order = ("regression", "inconclusive", "improved", "pass", "note")
     reasons = tuple(reason for state in order for reason in by_state.get(state, ()))

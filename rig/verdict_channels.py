@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rig import stats
+from rig.evidence import STORAGE
 from rig.evidence_requests import FOREIGN_ENGINE
 from rig.log_findings import DECODE_PREFILLED, EXPIRED_LEASE, STALE_BLOCKS
 from rig.metrics import error_texts
 from rig.records import CellResult, Comparison, Reason
 from rig.verdict_tests import Tests, asked, failed
-from rig.verdict_words import Found, bound, points, questions, worse_or_not
+from rig.verdict_words import Found, bound, points, questions, sentence, worse_or_not
 
 TAINTS = (EXPIRED_LEASE, STALE_BLOCKS, DECODE_PREFILLED, FOREIGN_ENGINE, "empty")
 """Classes of failed questions that decode did answer."""
@@ -37,6 +38,18 @@ def moved(result: CellResult) -> tuple[Reason, ...]:
     counted = f" ({', '.join(parts)})" if parts else ""
     text = f"The KV cache of every answered request moved from prefill to decode{counted}."
     return (Reason("transfer", text, "cell.json: evidence"),)
+
+
+def loaded(result: CellResult) -> tuple[Reason, ...]:
+    """How much of its prompts a server that prefills loaded through its connector, or that it loaded nothing."""
+    proof, sources = result.evidence, result.sources
+    if sources is not None and sources.loaded:
+        total = sources.cached + sources.loaded + sources.computed
+        share = f"{100 * sources.loaded / total:.1f} %"
+        text = f"A connector loaded {share} of the prompt tokens ({sources.loaded:,} of {total:,})."
+        return (Reason("transfer", text, "cell.json: sources"),)
+    found = [f for f in (proof.findings if proof else ()) if f.source == STORAGE and f.severity == "note"]
+    return tuple(Reason(f.channel, sentence(f.text), f.source) for f in found)
 
 
 def transfers(result: CellResult, baselines: Mapping[str, CellResult], tests: Tests) -> Found:

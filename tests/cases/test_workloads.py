@@ -178,7 +178,22 @@ def test_passes_through_a_storage_have_a_row_each_and_their_own_hits(kit: Any, s
     assert plain[1]["cached"] < 0.1 * prompt
     assert reuse.result["sources"]["loaded"] > 0.8 * prompt
     assert "loaded)" in done.out and "cache" in done.out
+    assert "A connector loaded" in reuse.why and "A connector loaded" not in cold.why
     assert {c["baseline"] for c in reuse.result["comparisons"]} == {
         found[None, 2].folder.name,
         cold.folder.name,
     }
+
+
+def test_a_second_pass_that_loads_nothing_is_no_pass_of_the_storage(kit: Any, start_sweep: Any) -> None:
+    sweep = passes(kit, [])
+    sweep["cell"]["both"]["args"]["num-gpu-blocks-override"] = 4096
+    done = start_sweep(sweep).finish()
+    assert done.code == 3, done.out + done.err
+    found = {(c.result["labels"]["connector"], c.result["labels"]["pass"]): c for c in done.by_id.values()}
+    assert found["OffloadingConnector", 1].state == "pass"
+    reuse = found["OffloadingConnector", 2]
+    assert (reuse.state, reuse.result["status"]) == ("invalid", "invalid")
+    assert "Pass 2 loaded nothing from the connector's storage" in reuse.why
+    assert "were still in the server's own cache; make that smaller" in " ".join(done.out.split())
+    assert found[None, 2].state is None

@@ -10,7 +10,7 @@ from evals.records import RequestError, RequestRecord
 from rig import evidence
 from rig import series as c
 from rig.evidence import Shape
-from rig.records import Leg
+from rig.records import Leg, PromptSources
 from rig.series import Reading
 
 SHAPE = Shape("NixlConnector", prefill_tp=1, decode_tp=1)
@@ -196,3 +196,37 @@ def test_what_decode_was_told_to_recompute_is_no_prefill_by_itself() -> None:
     unexplained = GOOD | again | {c.FAILED_TRANSFERS: 0}
     assert judge(unexplained, told).pd_exercised is False, "no load failed, so nothing had to be computed again"
     assert judge(GOOD | again | {c.BYTES_COUNT: 0, c.FAILED_TRANSFERS: 2}, told).pd_exercised is False, "nothing moved"
+
+
+@pytest.mark.parametrize(
+    ("pass_", "sources", "severity", "words"),
+    [
+        (2, PromptSources(0, 1, 999), None, ""),
+        (1, PromptSources(0, 0, 1000), None, ""),
+        (1, None, None, ""),
+        (
+            2,
+            PromptSources(900, 0, 100),
+            "invalid",
+            "pass 2 loaded nothing from the connector's storage, so",
+        ),
+        (
+            2,
+            PromptSources(900, 0, 100),
+            "invalid",
+            "900 of 1,000 prompt tokens were still in the server's own",
+        ),
+        (3, PromptSources(0, 0, 1000), "invalid", "all 1,000 prompt tokens were computed; give the storage more room"),
+        (2, None, "invalid", "is not known: their series are missing"),
+        (0, PromptSources(0, 0, 1000), "note", "storing alone was tested: `passes: 2` asks"),
+    ],
+)
+def test_a_later_pass_that_loads_nothing_has_not_tested_the_storage(
+    pass_: int, sources: PromptSources | None, severity: str | None, words: str
+) -> None:
+    found = evidence.storage(True, (), sources, pass_)
+    assert [f.severity for f in found] == ([severity] if severity else [])
+    assert all(words in f.text for f in found)
+    assert evidence.storage(False, ("NixlConnector", "OffloadingConnector"), sources, pass_) == found
+    assert evidence.storage(False, ("NixlConnector",), sources, pass_) == ()
+    assert evidence.storage(False, (), sources, pass_) == ()
