@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from workflow_steps import bash, checkout, step
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -21,13 +20,6 @@ QUESTIONS = 160
 
 SWAPPED = [{"fault": "swapped", "rate": 0.3, "when": {"side": "decode", "transferred": True}}]
 """KV of one request reaches another, on decode, after a hand-off."""
-
-
-def step(workflow: str, job: str, name: str) -> str:
-    """The commands of a step, word for word."""
-    root = Path(__file__).parents[2]
-    found = yaml.safe_load((root / ".github" / "workflows" / workflow).read_text(encoding="utf-8"))
-    return next(str(s["run"]) for s in found["jobs"][job]["steps"] if s.get("name") == name)
 
 
 def simulated(venv: Path, faults: Any = None) -> None:
@@ -42,29 +34,6 @@ def simulated(venv: Path, faults: Any = None) -> None:
     )
 
 
-def checkout(folder: Path, root: Path, sweep: dict[str, Any]) -> None:
-    """The rig as a job has it: its scripts, its environment, and a sweep file."""
-    (folder / "configs").mkdir(parents=True)
-    (folder / "scripts").symlink_to(root / "scripts")
-    (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
-    (folder / "configs" / "case.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
-
-
-def bash(commands: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """As GitHub runs a step: bash -e. What it started ends with it, also when the test runs out of time."""
-    out, err = subprocess.PIPE, subprocess.PIPE
-    argv = ["bash", "-e", "-c", commands]
-    with subprocess.Popen(
-        argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True, process_group=0
-    ) as process:
-        try:
-            stdout, stderr = process.communicate()
-        except BaseException:
-            os.killpg(process.pid, signal.SIGTERM)
-            raise
-    return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
-
-
 def a_sweep(kit: Any) -> dict[str, Any]:
     task = {"limit": QUESTIONS, "canaries": 40, "divergence": "logprobs", "concurrency": 16}
     return {**kit.template(task=task), "gates": {"max_accuracy_drop": 0.02}, "noise_floor": True}
@@ -72,7 +41,7 @@ def a_sweep(kit: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("faults", [SWAPPED, None], ids=["a fault in the PR build", "the same build twice"])
 def test_two_builds_by_the_commands_of_the_pull_request_workflow(tmp_path: Path, kit: Any, faults: Any) -> None:
-    checkout(tmp_path / "rig", kit.root, a_sweep(kit))
+    checkout(tmp_path / "rig", a_sweep(kit))
     simulated(tmp_path / "engines" / "base")
     simulated(tmp_path / "engines" / "pr", faults)
     summary = tmp_path / "summary.md"
@@ -104,7 +73,7 @@ def test_two_builds_by_the_commands_of_the_pull_request_workflow(tmp_path: Path,
 
 
 def test_a_sweep_file_that_is_wrong_is_said_in_the_comment(tmp_path: Path, kit: Any) -> None:
-    checkout(tmp_path / "rig", kit.root, {**a_sweep(kit), "matrix": {"engine": ["sim"]}})
+    checkout(tmp_path / "rig", {**a_sweep(kit), "matrix": {"engine": ["sim"]}})
     env = {"CONFIG": "configs/case.yaml", "CELL": "*", "PDRIG_DATA": ""}
     done = bash(step("pr.yaml", "compare", "compare"), tmp_path, {**kit.clean_env(), **env})
     comment = (tmp_path / "comparison" / "comment.md").read_text(encoding="utf-8")
@@ -114,7 +83,7 @@ def test_a_sweep_file_that_is_wrong_is_said_in_the_comment(tmp_path: Path, kit: 
 
 
 def test_an_environment_without_an_engine_is_said_in_the_comment(tmp_path: Path, kit: Any) -> None:
-    checkout(tmp_path / "rig", kit.root, a_sweep(kit))
+    checkout(tmp_path / "rig", a_sweep(kit))
     env = {"CONFIG": "configs/case.yaml", "CELL": "*", "PDRIG_DATA": ""}
     done = bash(step("pr.yaml", "compare", "compare"), tmp_path, {**kit.clean_env(), **env})
     comment = (tmp_path / "comparison" / "comment.md").read_text(encoding="utf-8")
@@ -125,7 +94,7 @@ def test_an_environment_without_an_engine_is_said_in_the_comment(tmp_path: Path,
 def test_the_night_goes_on_where_it_was_and_is_held_against_stored_baselines(tmp_path: Path, kit: Any) -> None:
     sweep = a_sweep(kit)
     rig, state = tmp_path / "rig", tmp_path / "state"
-    checkout(rig, kit.root, sweep)
+    checkout(rig, sweep)
     names = ("CONFIG", "STATE", "KEY", "CELL", "PDRIG_DATA")
     env = dict(zip(names, ("configs/case.yaml", str(state), "night-1", "*", ""), strict=True))
     commands = step("nightly-gpu.yaml", "sweep", "sweep, stored baselines, trend")

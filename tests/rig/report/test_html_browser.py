@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -16,17 +15,15 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
+from needs import program
 
 from rig.report.data import RunData
 from rig.report.html import format_html
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = program("browser")
 ENDPOINT = "DevTools listening on "
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH: install Debian's package chromium"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.needs("browser")]
 
 
 class Browser:
