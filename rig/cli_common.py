@@ -1,12 +1,15 @@
-"""What several commands need: a plan from a file, and work that a signal ends cleanly."""
+"""What several commands need: a plan from a file, the machine it runs on, and work that a signal ends cleanly."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+
+import click
 
 from rig.errors import Interrupted
 
@@ -29,6 +32,26 @@ def planned_sweep(config: Path, *, parallel: int | None = None, **options: Any) 
         return planned
     wanted = options.get("gpus")
     return side_by_side(planned, machine.gpus if wanted is None else [str(i) for i in range(wanted)], parallel)
+
+
+@contextmanager
+def machine_held(planned: Any, earlier: Any = None) -> Iterator[Callable[[Path], None]]:
+    """Hold this machine's GPUs for a plan, once what an `earlier` attempt at its run left has been ended, and look
+    whether all of it can start; yields what writes down the run's folder as the holder's.
+
+    Raises UsageError and its kind, RunError for what could not be ended.
+    """
+    from rig import resuming
+    from rig.deploy.lock import gpus_locked, require_unused
+    from rig.run import check_startable
+
+    with gpus_locked(planned) as hold:
+        ended = resuming.clear(planned, earlier) if earlier else []
+        for line in ended:
+            click.echo(line, err=True)
+        require_unused(planned, max(d.limits.gpu_free_s for d in planned.deployments) if ended else 0.0)
+        check_startable(planned)
+        yield hold
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:

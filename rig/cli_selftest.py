@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
-from rig.cli_common import interruptible, planned_sweep
+from rig.cli_common import interruptible, machine_held, planned_sweep
 from rig.errors import UsageError
 
 CONFIGS = {"sim": "selftest_sim.yaml", "real": "selftest.yaml"}
+OTHER = "is another self-test: give the same --engine, --config and --short, or start anew"
 PATH = click.Path(path_type=Path)
 
 
@@ -32,30 +33,26 @@ def selftest_command(
     """
     from rig import run as runs
     from rig.progress import Display
+    from rig.resuming import reopen
     from rig.selftest.run import SelfTest
     from rig.selftest.table import format_rows
-    from rig.store import RunFolder, as_json, write_text
+    from rig.store import write_text
 
     file = config or Path(__file__).resolve().parent.parent / "configs" / CONFIGS[engine]
     if not file.is_file():
         raise UsageError(f"{file}: not there; give the deployment with --config")
     planned = planned_sweep(file)
     made_from = {**runs.resolved(planned), "selftest": "short" if short else "full"}
-    if resume:
-        folder = RunFolder.open(resume)
-        if folder.read_info().resolved != as_json(made_from):
-            raise UsageError(
-                f"{resume}: not this self-test: give the same --engine, --config and --short, or start anew"
-            )
-    else:
-        folder = runs.begin(planned, file, out)
-        folder.write_info(replace(folder.read_info(), resolved=made_from))
-    with Display(sys.stderr) as display:
-        test = SelfTest(planned, folder, data, display, short)
-        if not resume:
-            runs.check_startable(planned)
-        display.say(f"self-test {folder.path}: {len(test.cases)} cases")
-        rows = interruptible(test.all())
+    earlier = reopen(resume, made_from, OTHER) if resume else None
+    with machine_held(planned, earlier) as hold:
+        folder = earlier or runs.begin(planned, file, out)
+        if earlier is None:
+            folder.write_info(replace(folder.read_info(), resolved=made_from))
+        hold(folder.path)
+        with Display(sys.stderr) as display:
+            test = SelfTest(planned, folder, data, display, short)
+            display.say(f"self-test {folder.path}: {len(test.cases)} cases")
+            rows = interruptible(test.all())
     machine = folder.read_info().host
     write_text(folder.path / "selftest.md", format_rows(rows, "md", machine))
     click.echo(format_rows(rows, form, machine))

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import click
-
 from rig import resuming
 from rig import run as runs
-from rig.cli_common import interruptible
-from rig.deploy.lock import gpus_locked, require_unused
+from rig.cli_common import interruptible, machine_held
 from rig.planned import SweepPlan
 from rig.progress import Display
 from rig.store import RunFolder
@@ -23,12 +20,7 @@ def run_sweep(planned: SweepPlan, config: Path, data: Path | None, out: Path, re
     """
     tasks = runs.load_tasks(planned, data)
     earlier = resuming.reopen(resume, runs.resolved(planned)) if resume else None
-    with gpus_locked(planned) as hold:
-        ended = resuming.clear(planned, earlier) if earlier else []
-        for line in ended:
-            click.echo(line, err=True)
-        require_unused(planned, max(d.limits.gpu_free_s for d in planned.deployments) if ended else 0.0)
-        runs.check_startable(planned)
+    with machine_held(planned, earlier) as hold:
         folder = earlier or runs.begin(planned, config, out)
         hold(folder.path)
         with Display(sys.stderr) as display:

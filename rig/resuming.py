@@ -26,16 +26,17 @@ Asked = tuple[str, str, int]
 """Kind, sample and repeat: what tells one request of a cell from another."""
 
 
-def reopen(path: Path, resolved: Mapping[str, object]) -> RunFolder:
-    """Open a run to go on with it; `resolved` is what the sweep comes to now.
+OTHER_SWEEP = "was made from another sweep, or with other options: give the same, or start a new run"
 
-    Raises DataError for a folder that is no run, UsageError for another sweep's, or for one that is still being run.
+
+def reopen(path: Path, resolved: Mapping[str, object], other: str = OTHER_SWEEP) -> RunFolder:
+    """Open a run to go on with it; `resolved` is what it comes to now, `other` what is said where that differs.
+
+    Raises DataError for a folder that is no run, UsageError for another one's, or for one that is still being run.
     """
     run = RunFolder.open(path)
     if run.read_info().resolved != as_json(resolved):
-        raise UsageError(
-            f"{path} was made from another sweep, or with other options: give the same, or start a new run"
-        )
+        raise UsageError(f"{path} {other}")
     leftovers.require_ended(path)
     return run
 

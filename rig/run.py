@@ -7,8 +7,6 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,10 @@ from rig import cell as cells
 from rig import provenance
 from rig.asking import load_task, task_info
 from rig.attempts import Kept
-from rig.deploy import Deployment, Event, launch, require_startable
+from rig.deploy import Deployment, require_startable
 from rig.errors import DataError, DeployError, PortLost, UsageError
 from rig.fitting import fit_to
+from rig.launching import Launches
 from rig.plan_lanes import needs
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
 from rig.progress import Display
@@ -86,6 +85,12 @@ def engines_of(plan: SweepPlan) -> dict[str, dict[str, Any]]:
     return provenance.engines({name: engine for name, engine in configured.items() if name in used})
 
 
+def launches(plan: SweepPlan, run: RunFolder, display: Display) -> Launches:
+    """What starts the deployments of a sweep, in a run's folder."""
+    engines = {engine["program"]: engine for engine in engines_of(plan).values()}
+    return Launches(run, display, engines, beside=bool(plan.lanes))
+
+
 def resolved(plan: SweepPlan) -> dict[str, object]:
     """The sweep as resolved: its cells with their labels and tasks, and the published rows beside them."""
     return {
@@ -135,7 +140,7 @@ class Sweep:
         self.tasks = tasks
         self.run = run
         self.display = display
-        self.engines = {engine["program"]: engine for engine in engines_of(plan).values()}
+        self.launches = launches(plan, run, display)
         self.finished: dict[str, cells.Finished] = {}
         self.told: list[str] = []
         self.shelf = Shelf(plan.cells)
@@ -222,26 +227,18 @@ class Sweep:
         any verdict but pass.
         """
         left = list(wanted)
-        while left:
-            name = self.run.new_deployment(plan.id)
-            try:
-                deployment = await launch(plan, self.run.deployment(name), partial(self._event, plan))
-            except DeployError as error:
-                for cell in chain(*left):
-                    self._fail(cell, plan, name, error)
-                return
-            try:
-                deployment.note(engines=self._engines(plan))
-                trusted = True
-                while left and trusted:
-                    series = left.pop(0)
-                    trusted = await self._series(series, deployment, plan, name)
-                    trusted = trusted and not (left and left[0][0].fresh)
-                    left[:0] = self._again(series)
-            finally:
-                remains = await asyncio.shield(deployment.stop())
-                for what in remains:
-                    self.display.say(f"left running: {what}")
+
+        async def ask(series: list[CellPlan], deployment: Deployment, name: str) -> bool:
+            trusted = await self._series(series, deployment, plan, name)
+            trusted = trusted and not (left and left[0][0].fresh)
+            left[:0] = self._again(series)
+            return trusted
+
+        def lost(series: list[CellPlan], name: str, error: DeployError) -> None:
+            for cell in series:
+                self._fail(cell, plan, name, error)
+
+        await self.launches.ask(plan, left, ask, lost)
 
     async def _series(self, series: list[CellPlan], deployment: Deployment, plan: DeploymentPlan, name: str) -> bool:
         """Evaluate cells one after another, whatever their verdicts; True when the deployment can be trusted further.
@@ -304,7 +301,7 @@ class Sweep:
 
     def _kept(self, cell: CellPlan, plan: DeploymentPlan, task: Task) -> Kept | None:
         """What an earlier attempt at the cell left that counts; says so, or why nothing does."""
-        kept = kept_of(self.run, cell, plan, task, self._engines(plan))
+        kept = kept_of(self.run, cell, plan, task, self.launches.engines_of(plan))
         if kept is None:
             return None
         self.told.append(
@@ -314,11 +311,6 @@ class Sweep:
         )
         self.display.say(self.told[-1])
         return kept if isinstance(kept, Kept) else None
-
-    def _engines(self, plan: DeploymentPlan) -> dict[str, Any]:
-        """The versions of a deployment's engines, by their programs."""
-        programs = {server.argv[0] for server in plan.servers}
-        return {program: known for program, known in self.engines.items() if program in programs}
 
     def _fail(self, cell: CellPlan, plan: DeploymentPlan, name: str, error: DeployError) -> None:
         self.run.write_cell(cells.failed(cell, plan, name, error))
@@ -335,10 +327,6 @@ class Sweep:
         verdict = Verdict("invalid", (Reason("rig", text, str(log.relative_to(self.run.path))),))
         self.run.write_cell(replace(result, verdict=verdict))
         self.display.say(f"{cell.id}: invalid, {text} ({log})")
-
-    def _event(self, plan: DeploymentPlan, event: Event) -> None:
-        name = f"{plan.id}/{event.server}" if self.plan.lanes else event.server
-        self.display.server(name, event.phase, event.text)
 
 
 def in_a_line(result: CellResult) -> str:

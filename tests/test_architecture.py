@@ -35,7 +35,7 @@ LAYERS = [
     {"plan"},
     {"report", "plan_text", "deploy", "doctor"},
     {"asking", "fitting", "observing", "rounds", "reporting"},
-    {"cell", "concluding", "evaluate", "rescoring", "resuming", "stored"},
+    {"cell", "concluding", "evaluate", "launching", "rescoring", "resuming", "stored"},
     {"run"},
     {"selftest"},
     {"cli"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from evals.tasks import Task
 from rig import cell as cells
 from rig import run as runs
 from rig.asking import load_task
-from rig.deploy import Deployment, Event, launch
+from rig.deploy import Deployment
 from rig.errors import DataError, DeployError, UsageError
 from rig.faults.control import ENVIRONMENT, Control, Hit, append_hit, read_hits
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan
@@ -62,6 +61,7 @@ class SelfTest:
         self.cases = cases(short)
         self.control_file = run.path.resolve() / CONTROL_FILE
         self._templates = templates(plan)
+        self._launches = runs.launches(plan, run, display)
         self._deployments = {d.id: self._with_control(d) for d in plan.deployments}
         self.baseline = baseline_of(self._templates.baseline, short)
         self._tasks = self._load(data)
@@ -102,24 +102,19 @@ class SelfTest:
     async def _on(self, plan: DeploymentPlan, wanted: Sequence[tuple[CellPlan, Case | None]]) -> None:
         """Ask cells of one deployment, launched again only when it died."""
         left = [(cell, case) for cell, case in wanted if not self._is_finished(cell)]
-        while left:
-            name = self.run.new_deployment(plan.id)
-            try:
-                deployment = await launch(plan, self.run.deployment(name), self._event)
-            except DeployError as error:
-                for cell, _ in left:
-                    self.run.write_cell(cells.failed(cell, plan, name, error))
-                return
-            try:
-                while left:
-                    if not await self._ask(*left.pop(0), deployment, name):
-                        break
-            finally:
-                for what in await asyncio.shield(deployment.stop()):
-                    self.display.say(f"left running: {what}")
 
-    async def _ask(self, cell: CellPlan, case: Case | None, deployment: Deployment, name: str) -> bool:
+        def lost(asked: tuple[CellPlan, Case | None], name: str, error: DeployError) -> None:
+            self._fail(asked[0], plan, name, error)
+
+        await self._launches.ask(plan, left, self._ask, lost)
+
+    def _fail(self, cell: CellPlan, plan: DeploymentPlan, name: str, error: DeployError) -> None:
+        self.run.write_cell(cells.failed(cell, plan, name, error))
+        self.display.say(f"{cell.id}: failed, {error}")
+
+    async def _ask(self, asked: tuple[CellPlan, Case | None], deployment: Deployment, name: str) -> bool:
         """One case from planting to its result; False when the deployment is of no more use."""
+        cell, case = asked
         (case.control if case else Control()).write(self.control_file)
         before = len(read_hits(self.control_file))
         baselines = {b: self._finished.get(b) for b in cell.baselines}
@@ -137,8 +132,7 @@ class SelfTest:
                 tests_planned(plan),
             )
         except DeployError as error:
-            self.run.write_cell(cells.failed(cell, deployment.plan, name, error))
-            self.display.say(f"{cell.id}: failed, {error}")
+            self._fail(cell, deployment.plan, name, error)
             return False
         finally:
             Control().write(self.control_file)
@@ -161,6 +155,9 @@ class SelfTest:
         result = self.run.read_cell(cell.id)
         if result is None or result.status in ("failed", "interrupted") or self.run.damage(result):
             return False
+        if result.verdict and result.verdict.state == "regression" and result.verdict.alarms is None:
+            # An older rig did not write down where it was seen, which is what the case is about.
+            return False
         self._finished[cell.id] = cells.Finished.read(result, self.run)
         return True
 
@@ -177,6 +174,3 @@ class SelfTest:
         hits = read_hits(self.run.cell(case.name) / HITS)
         noise = self._finished[base.cell_id].noise or ()
         return row_of(case, result, base, pairs, self.run.read_canaries(case.name), hits, noise)
-
-    def _event(self, event: Event) -> None:
-        self.display.server(event.server, event.phase, event.text)

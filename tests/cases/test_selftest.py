@@ -75,7 +75,7 @@ def test_only_a_self_test_of_the_same_kind_is_resumed(
     _, run = done
     command = [sys.executable, "-m", "rig", "selftest", "--config", str(config), "--resume", str(run)]
     whole = subprocess.run(command, cwd=kit.root, env=kit.clean_env(), capture_output=True, text=True, check=False)
-    assert whole.returncode == 2 and whole.stderr.startswith(f"pdrig: {run}: not this self-test: give the same")
+    assert whole.returncode == 2 and whole.stderr.startswith(f"pdrig: {run} is another self-test: give the same")
     command = [sys.executable, "-m", "rig", "sweep", str(config), "--resume", str(run)]
     swept = subprocess.run(command, cwd=kit.root, env=kit.clean_env(), capture_output=True, text=True, check=False)
     assert swept.returncode == 2 and "was made from another sweep" in swept.stderr

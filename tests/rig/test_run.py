@@ -11,6 +11,7 @@ import pytest
 
 from evals.tasks import build_task
 from rig import cell as cells
+from rig import launching
 from rig import run as runs
 from rig.deploy import Deployment
 from rig.errors import DeployError
@@ -81,7 +82,7 @@ class Stage:
 @pytest.fixture
 def stage(make_result: Callable[..., CellResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     made = Stage(make_result, tmp_path)
-    monkeypatch.setattr(runs, "launch", made.launch)
+    monkeypatch.setattr(launching, "launch", made.launch)
     monkeypatch.setattr(cells, "run_cell", made.run_cell)
     return made
 
