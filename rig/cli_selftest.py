@@ -52,6 +52,8 @@ def selftest_command(
         with Display(sys.stderr) as display:
             test = SelfTest(planned, folder, data, display, short)
             display.say(f"self-test {folder.path}: {len(test.cases)} cases")
+            for fault, reason in test.left_out.items():
+                display.say(f"{fault} is not planted: {reason}")
             rows = interruptible(test.all())
     machine = folder.read_info().host
     write_text(folder.path / "selftest.md", format_rows(rows, "md", machine))

@@ -149,7 +149,7 @@ def conclude(
     taints: dict[str, tuple[str, ...]] = {}
     for piece in pieces:
         logged = routers.under_rig_ids(piece.logs.taints, piece.records)
-        taints |= evidence_requests.taints(piece.every_leg, logged)
+        taints |= evidence_requests.taints(piece.every_leg, logged, not connectors.through_storage(plan.connector))
     judged = tuple(judge(records, targets, task.scorers, task.scorer, taints))
     codes = {(c.sample.sample_id, r.repeat): c for r in gathered.rounds for c in r.canaries}
     canaries = judge_canaries(records, codes, taints)

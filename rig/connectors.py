@@ -2,8 +2,8 @@
 
 Names and meaning are those of vLLM 0.32, `distributed/kv_transfer/kv_connector/v1/`: `nixl/stats.py` (a transfer is
 counted by the engine that drives it: decode reads in pull mode, prefill writes in push mode), `offloading/metrics.py`,
-and `multi_connector.py`, which registers each child's series once, under the child's own names and without a label
-that names the child.
+`multi_connector.py`, which registers each child's series once, under the child's own names and without a label that
+names the child, and `example_connector.py`, which has none: there the prompt tokens by source speak.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ LEASE_S = 30.0
 
 MULTI = "MultiConnector"
 OFFLOADING = "OffloadingConnector"
+EXAMPLE = "ExampleConnector"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,21 @@ def adapter(connector: str | None, inside: tuple[str, ...] = ()) -> Adapter | No
     return Adapter(found.transfers_on, late_reads=found.late_reads, offloads=OFFLOADING in inside)
 
 
+def through_storage(connector: str | None) -> bool:
+    """Whether decode finds a prompt's KV by its tokens in a storage that prefill wrote to, without parameters."""
+    return connector == EXAMPLE
+
+
+def found_in_storage(prompt_tokens: int, block_size: int) -> int:
+    """Tokens of a prompt that a decode with the ExampleConnector loads from its files; the rest it computes.
+
+    Whole blocks of all but the last token (`get_num_new_matched_tokens`). A prompt of k blocks and one token is written
+    under k blocks and looked for under k - 1 (`align_to_block_size` is applied to another length): it is not found.
+    """
+    whole = max(0, prompt_tokens - 1) // block_size
+    return 0 if prompt_tokens == whole * block_size + 1 else whole * block_size
+
+
 def why_none(connector: str | None, inside: tuple[str, ...] = ()) -> str:
     """Why a connector has no adapter, and which ones have."""
     known = ", ".join(NIXL)
@@ -78,8 +94,8 @@ def why_none(connector: str | None, inside: tuple[str, ...] = ()) -> str:
             f"{MULTI} with {', '.join(inside) or 'no connectors'} proves no hand-off: it needs exactly one of {known}"
         )
     return (
-        f"no rule says which series prove a transfer of the connector {connector}; known are {known}, and {MULTI} "
-        "with one of them"
+        f"no rule says which series prove a transfer of the connector {connector}; known are {known}, {EXAMPLE}, "
+        f"and {MULTI} with one of NIXL's"
     )
 
 

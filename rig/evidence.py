@@ -7,26 +7,20 @@ handed over its parameters. Which series prove a transfer belongs to the connect
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from evals.records import RequestRecord
 from rig import series as c
-from rig.connectors import OFFLOADING, Adapter, adapter, why_none
-from rig.evidence_requests import engine_of
+from rig.connectors import OFFLOADING, Adapter, adapter, through_storage, why_none
+from rig.evidence_common import deltas, hand_offs, not_given_back, strangers, total_of, unreadable
+from rig.evidence_storage import stored
 from rig.records import Evidence, Finding, Leg, PromptSources
-from rig.series import Reading, still_held
+from rig.series import Reading
 
 RECOMPUTED_PER_REQUEST = 1
 """Prompt tokens that decode computes itself after a full hand-off: the last one (vLLM 0.32)."""
-
-WITHOUT_LEGS = (
-    "the router keeps no log of its legs for the rig: the engines' counters alone speak, and how long each leg of a "
-    "request took, and on which leg one failed, is not known"
-)
-
 
 STORAGE = "cell.json: sources"
 """Where it stands how much came from a connector's storage."""
@@ -50,7 +44,7 @@ class Shape:
 
 def monolithic(before: Sequence[Reading], after: Sequence[Reading], idle: bool = True) -> Evidence:
     """Evidence of a server that answers alone: counters are kept, nothing had to move. `idle`: it was, at `after`."""
-    held = tuple(_not_given_back(before, after)) if idle else ()
+    held = tuple(not_given_back(before, after)) if idle else ()
     findings = (*held, *_offloaded(before, after))
     return Evidence(pd_exercised=None, findings=findings, counters=deltas(before, after))
 
@@ -72,13 +66,15 @@ def disaggregated(
     delta = deltas(before, after)
     findings: list[Finding] = []
     roles = {r.instance: r.role for r in after}
+    if through_storage(shape.connector):
+        return stored(before, after, list(records), legs, under_way)
     rule = adapter(shape.connector, shape.inside)
     if rule is None:
         reason = why_none(shape.connector, shape.inside)
         return Evidence(None, findings=(Finding("transfer", reason, "config", "invalid"),), counters=delta)
 
     def total(name: str, role: str | None = None) -> int | None:
-        return _total(delta, roles, name, role)
+        return total_of(delta, roles, name, role)
 
     asked = list(records)
     answered = [r for r in asked if r.error is None]
@@ -88,14 +84,14 @@ def disaggregated(
     failed = _largest(total(name) for name in rule.failed)
     expired = total(rule.expired)
     late = total(rule.late_reads) if rule.late_reads else None
-    findings += _unreadable(before, after)
+    findings += unreadable(before, after)
     redone = (failed or 0) if shape.recomputes else 0
     begun = len(asked) + (under_way or 0)
     findings += _transfers(rule, shape, transfers, answered, begun, redone)
     findings += _tokens(external, local, cached, answered, begun, redone)
-    hand_offs = None if legs is None else list(legs)
-    findings += _hand_offs(answered, hand_offs)
-    findings += _strangers(hand_offs or ())
+    known = None if legs is None else list(legs)
+    findings += hand_offs(answered, known)
+    findings += strangers(known or ())
     if late:
         text = f"{late} reads ended when prefill had given the blocks up: they may have been another request's by then"
         findings.append(Finding("transfer", text, "counters", "damage"))
@@ -109,7 +105,7 @@ def disaggregated(
         findings += _offloaded(before, after)
     if under_way is None:
         kept = [r for r in before if not (shape.decode_keeps and r.role == "decode")]
-        findings += _not_given_back(kept, after)
+        findings += not_given_back(kept, after)
     return Evidence(
         pd_exercised=not any(f.severity == "invalid" for f in findings),
         transfers=transfers,
@@ -123,19 +119,6 @@ def disaggregated(
     )
 
 
-def deltas(before: Sequence[Reading], after: Sequence[Reading]) -> dict[str, dict[str, float | None]]:
-    """Per instance, what each series grew by; None where it is missing on either side or went backwards."""
-    start = {r.instance: r.values for r in before}
-    grown: dict[str, dict[str, float | None]] = {}
-    for reading in after:
-        grown[reading.instance] = {}
-        for name in c.WATCHED:
-            old, new = start.get(reading.instance, {}).get(name), reading.values.get(name)
-            backwards = old is not None and new is not None and new < old and name not in c.GAUGES
-            grown[reading.instance][name] = None if old is None or new is None or backwards else new - old
-    return grown
-
-
 def prompt_sources(
     counters: Mapping[str, Mapping[str, float | None]], roles: Mapping[str, str]
 ) -> PromptSources | None:
@@ -144,7 +127,7 @@ def prompt_sources(
     None where a series is missing. What a connector loads there comes from a storage: a hand-off ends in decode.
     """
     own = {instance: grown for instance, grown in counters.items() if roles.get(instance) != "decode"}
-    found = [_total(own, roles, name, None) for name in (c.CACHED_TOKENS, c.EXTERNAL_TOKENS, c.LOCAL_TOKENS)]
+    found = [total_of(own, roles, name, None) for name in (c.CACHED_TOKENS, c.EXTERNAL_TOKENS, c.LOCAL_TOKENS)]
     cached, loaded, computed = found
     return None if cached is None or loaded is None or computed is None else PromptSources(cached, loaded, computed)
 
@@ -180,29 +163,10 @@ def storage(alone: bool, inside: Sequence[str], sources: PromptSources | None, p
     return (Finding("transfer", text, STORAGE, severity),)
 
 
-def _total(
-    delta: Mapping[str, Mapping[str, float | None]], roles: Mapping[str, str], name: str, role: str | None
-) -> int | None:
-    """Sum over the instances of a role; None as soon as one of them lacks the series."""
-    values = [series[name] for instance, series in delta.items() if role is None or roles[instance] == role]
-    known = [v for v in values if v is not None]
-    return round(sum(known)) if values and len(known) == len(values) else None
-
-
 def _largest(values: Iterable[int | None]) -> int | None:
     """None as soon as one is not known."""
     known = list(values)
     return None if None in known else max(v for v in known if v is not None)
-
-
-def _not_given_back(before: Sequence[Reading], after: Sequence[Reading]) -> list[Finding]:
-    """KV cache that is in use after the run and its leases, and was not before: blocks that nobody will free."""
-    return [
-        Finding(
-            "transfer", f"{instance}: {100 * share:.3g} % of the KV cache was not given back after the run", c.KV_USAGE
-        )
-        for instance, share in still_held(before, after).items()
-    ]
 
 
 def _offloaded(before: Sequence[Reading], after: Sequence[Reading]) -> list[Finding]:
@@ -216,14 +180,6 @@ def _offloaded(before: Sequence[Reading], after: Sequence[Reading]) -> list[Find
         Finding("transfer", f"{instance} loaded {size:,.0f} bytes of KV from its own offload storage", "counters")
         for instance, size in loaded.items()
         if size > 0
-    ]
-
-
-def _unreadable(before: Sequence[Reading], after: Sequence[Reading]) -> list[Finding]:
-    return [
-        Finding("transfer", f"{r.instance}: counters could not be read ({r.missing})", "counters", "invalid")
-        for r in (*before, *after)
-        if r.missing
     ]
 
 
@@ -279,31 +235,3 @@ def _tokens(
         )
         findings.append(Finding("transfer", text, "counters", "invalid"))
     return findings
-
-
-def _hand_offs(answered: Sequence[RequestRecord], legs: Iterable[Leg] | None) -> list[Finding]:
-    """Every answered request needs a prefill leg that gave its parameters, and a decode leg."""
-    if legs is None:
-        return [Finding("transfer", WITHOUT_LEGS, "counters")]
-    good: Counter[tuple[str, str]] = Counter()
-    for leg in legs:
-        good[leg.request_id, leg.leg] += bool(leg.error is None and (leg.leg == "decode" or leg.params_present))
-    without = [r for r in answered if not (good[r.request_id, "prefill"] and good[r.request_id, "decode"])]
-    if not without:
-        return []
-    first = without[0].request_id
-    text = f"{len(without)} answered requests have no complete hand-off in the proxy's log (first: {first})"
-    return [Finding("transfer", text, "legs.jsonl", "invalid")]
-
-
-def _strangers(legs: Iterable[Leg]) -> list[Finding]:
-    """One address is one engine: a second id on it is another process that answers there, or a restart."""
-    ids: dict[str, set[str]] = {}
-    for leg in legs:
-        if (engine := engine_of(leg)) is not None:
-            ids.setdefault(leg.instance, set()).add(engine)
-    return [
-        Finding("transfer", f"{instance} answered as {len(found)} different engines", "legs.jsonl", "invalid")
-        for instance, found in sorted(ids.items())
-        if len(found) > 1
-    ]

@@ -20,11 +20,14 @@ def engine_of(leg: Leg) -> str | None:
     return None if leg.engine_id is None else _RANK.sub("", leg.engine_id)
 
 
-def taints(every_leg: Iterable[Leg] | None, logged: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def taints(
+    every_leg: Iterable[Leg] | None, logged: Mapping[str, tuple[str, ...]], parameters: bool = True
+) -> dict[str, tuple[str, ...]]:
     """What stands against each request's answer, by its id: of the logs (rig.log_findings), then of the legs.
 
     `every_leg` are all that the deployment's proxy wrote, from its first check on: each instance is the engine that
-    answered there first. Where prefill answered without parameters and decode answered, decode prefilled by itself.
+    answered there first. Where prefill answered without parameters and decode answered, decode prefilled by itself;
+    not so with a connector that needs none (`parameters` false).
     """
     found: dict[str, list[str]] = {request: list(names) for request, names in logged.items()}
     first: dict[str, str] = {}
@@ -33,7 +36,7 @@ def taints(every_leg: Iterable[Leg] | None, logged: Mapping[str, tuple[str, ...]
         engine = engine_of(leg)
         if engine is not None and first.setdefault(leg.instance, engine) != engine:
             found.setdefault(leg.request_id, []).append(FOREIGN_ENGINE)
-        if leg.leg == "prefill" and leg.error is None and leg.params_present is False:
+        if parameters and leg.leg == "prefill" and leg.error is None and leg.params_present is False:
             without.add(leg.request_id)
         if leg.leg == "decode" and leg.error is None and leg.request_id in without:
             found.setdefault(leg.request_id, []).append(DECODE_PREFILLED)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from rig.config import Config
 from rig.config_matrix import Cell
 from rig.config_routers import RouterConfig
-from rig.connectors import adapter, children
+from rig.connectors import adapter, children, through_storage
 from rig.machine import Machine
 from rig.plan_args import merge_args, merge_env, render_args
 from rig.plan_servers import local_url
@@ -73,7 +73,8 @@ def _own(cell: Cell) -> list[str]:
     mode = proxy.mode or ("push" if proving is not None and proving.transfers_on == "prefill" else "pull")
     command = ["{rig_python}", "-m", "proxy", "--host", "{host}", "--port", "{port}"]
     command += ["--prefill", "{prefill}", "--decode", "{decode}"]
-    command += ["--lenient"] if proxy.lenient else []
+    lenient = proxy.lenient or through_storage(config.get("kv_connector"))
+    command += ["--lenient"] if lenient else []
     return [*command, "--mode", mode] if mode != "pull" else command
 
 

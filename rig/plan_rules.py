@@ -15,7 +15,7 @@ from typing import Any
 from rig.config import Config
 from rig.config_errors import shown
 from rig.config_matrix import Cell
-from rig.connectors import adapter, why_none
+from rig.connectors import adapter, through_storage, why_none
 from rig.plan_pairs import PULL, PUSH, Pair, pair_of, serves_vllm
 from rig.yaml_source import KeyPath, dotted
 
@@ -88,7 +88,7 @@ def rule_notes(config: Config, cells: Iterable[tuple[str, Cell, bool]]) -> list[
         version = config.versions.get(cell.settings.engine)
         pair = pair_of(config, cell)
         connector, *inside = pair.prefill.connectors
-        if adapter(connector, tuple(inside)) is None:
+        if adapter(connector, tuple(inside)) is None and not through_storage(connector):
             notes.add(f"no verdict on the hand-off: {why_none(connector, tuple(inside))}", cell_id)
         for rule in RULES:
             for found in rule.check(pair):

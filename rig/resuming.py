@@ -12,6 +12,7 @@ from typing import Any
 from evals.records import RequestRecord
 from evals.tasks import Task
 from rig.attempts import Kept, Part, read_attempt
+from rig.connectors import through_storage
 from rig.deploy import leftovers
 from rig.deploy.record import difference
 from rig.errors import UsageError
@@ -76,7 +77,7 @@ def kept_of(
     parts, kept, why = [], set[str](), None
     for part in attempt.parts:
         proved = _proved(run, part, plan, stored)
-        hidden = unprovable(proved, part.begun - len(proved)) if plan.kind == "pd" else None
+        hidden = _unproved(plan, proved, part.begun - len(proved))
         if hidden is not None:
             why = hidden
         elif proved:
@@ -109,6 +110,15 @@ def _proved(run: RunFolder, part: Part, plan: DeploymentPlan, stored: list[Reque
     if plan.proxy is None or plan.proxy.kind != "pdrig":
         return mine
     return with_legs(mine, run.read_legs(part.deployment) or ())
+
+
+def _unproved(plan: DeploymentPlan, proved: list[RequestRecord], under_way: int) -> str | None:
+    """Why a reading in the midst of work does not prove these answers; None where it does."""
+    if plan.kind != "pd":
+        return None
+    if under_way and through_storage(plan.connector):
+        return f"with {plan.connector} a reading proves nothing while requests are under way"
+    return unprovable(proved, under_way)
 
 
 def _own_fault(record: RequestRecord) -> bool:

@@ -14,7 +14,7 @@ from rig.connectors import Adapter, adapter, children
 from rig.counters import Source, read_settled
 from rig.deploy import ready
 from rig.errors import NotUsable
-from rig.evidence import deltas
+from rig.evidence_common import deltas
 from rig.planned import DeploymentPlan
 
 COUNTED_S = 10.0

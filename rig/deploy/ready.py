@@ -111,13 +111,20 @@ async def check_metrics(http: httpx.AsyncClient, name: str, url: str) -> None:
 
 
 async def check_pairs(
-    http: httpx.AsyncClient, url: str, model: str, prefills: int, decodes: int, limit_s: float
+    http: httpx.AsyncClient,
+    url: str,
+    model: str,
+    prefills: int,
+    decodes: int,
+    limit_s: float,
+    parameters: bool = True,
 ) -> None:
     """As many hand-offs as there are pairs, at most MAX_PAIRS, one after the other: the proxy's round robin
     brings each prefill instance together with each decode instance.
 
-    `url` is the proxy's; `limit_s` bounds each request. Raises NotUsable (NoAnswer) if an answer is not a 200
-    with usable tokens that names both instances, or if an instance never had its turn.
+    `url` is the proxy's; `limit_s` bounds each request; `parameters` says that prefill must give decode some. Raises
+    NotUsable (NoAnswer) if an answer is not a 200 with usable tokens that names both instances, or if
+    an instance never had its turn.
     """
     pairs = min(prefills * decodes, MAX_PAIRS)
     seen: dict[str, set[str]] = {PREFILL_HEADER: set(), DECODE_HEADER: set()}
@@ -127,7 +134,7 @@ async def check_pairs(
             if not response.headers.get(header):
                 raise NotUsable(f"the proxy at {url} answered 200 without {header}: no hand-off took place", "proxy")
             instances.add(response.headers[header])
-        if response.headers.get(LENIENT_HEADER):
+        if parameters and response.headers.get(LENIENT_HEADER):
             raise NotUsable(f"no hand-off took place: prefill gave no kv_transfer_params ({LENIENT_HEADER})", "proxy")
         pair = f"{response.headers[PREFILL_HEADER]} to {response.headers[DECODE_HEADER]}"
         problem = _problem(_json(response, "proxy"))

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import httpx
 
+from rig.connectors import through_storage
 from rig.deploy import ports, ready
 from rig.deploy.counted import check_counted
 from rig.deploy.deployment import Deployment, Member, Running, describe, stop_all, to_the_end
@@ -152,7 +153,9 @@ class Startup:
         prefills, decodes = roles.count("prefill"), roles.count("decode")
         limit_s = self.plan.limits.check_s
         if plan.kind == "pdrig":
-            await self.until_failed(ready.check_pairs(http, plan.url, self.plan.model, prefills, decodes, limit_s))
+            needed = not through_storage(self.plan.connector)
+            check = ready.check_pairs(http, plan.url, self.plan.model, prefills, decodes, limit_s, needed)
+            await self.until_failed(check)
         else:
             await self.until_failed(check_counted(http, plan.url, self.plan, limit_s))
         for member in self.members:

@@ -62,8 +62,6 @@ def announce(scheduler: Any, metadata: Any, read: Callable[[], Control]) -> None
                 continue
             moment = Moment(len(scheduler.requests), request.num_prompt_tokens)
             faults = faults_for(control, request_id, moment)
-            if not scheduler.recompute_kv_load_failures:
-                faults = tuple(f for f in faults if f.fault != "recompute_unwritten")
             arrival = Arrival(
                 request_id,
                 sample_of(request_id),

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +31,9 @@ FAULTS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Every fault by name, with one line of what it does."""
+
+NIXL = ("NixlConnector", "NixlPullConnector", "NixlPushConnector")
+"""The connectors in whose transfers faults can be planted, alone or within a MultiConnector."""
 
 GROUPS = ("attention", "state", "all")
 NEVER_STRUCK = ("warmup", "preflight")
@@ -203,6 +206,21 @@ def strikes(fault: Fault, sample_id: str, moment: Moment) -> bool:
         and moment.prompt_tokens >= fault.when.min_prompt_tokens
         and moment.prompt_tokens % fault.when.prompt_multiple_of == 0
     )
+
+
+def impossible(fault: str, connectors: Iterable[str], recomputes: bool) -> str | None:
+    """Why a fault cannot be planted in an engine; None where it can.
+
+    `connectors` are its connector and those within it, `recomputes` says that its failure policy is `recompute`.
+    """
+    nixl = [name for name in connectors if name in NIXL]
+    if not nixl:
+        return f"faults are planted in the transfers of {', '.join(NIXL)}, and this engine has none of them"
+    if fault == "stale_blocks" and "NixlPushConnector" in nixl:
+        return "under NixlPushConnector prefill writes the blocks it holds; decode reads nothing that could be stale"
+    if fault == "recompute_unwritten" and not recomputes:
+        return "it needs kv_load_failure_policy: recompute"
+    return None
 
 
 def sample_of(request_id: str) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .arrivals import announce, forget_failure
+from .control import NIXL, Fault, impossible
 from .damage import Worker
 from .watch import Watch
 
@@ -21,6 +22,12 @@ _installed = False
 def _wrap(owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     original = getattr(owner, name)
     setattr(owner, name, functools.wraps(original)(make(original)))
+
+
+def names_of(connector: Any) -> list[str]:
+    """The class names of a connector and of those within it, as the configuration has them."""
+    inside = getattr(connector, "sub_connectors", ())
+    return [type(one).__name__ for one in (connector, *inside)]
 
 
 def install(control: Path) -> None:
@@ -53,7 +60,14 @@ def _wrap_scheduler(scheduler: type, control: Path) -> None:
     def build(original: Callable[..., Any]) -> Callable[..., Any]:
         def _build_kv_connector_meta(self: Any, connector: Any, scheduler_output: Any) -> Any:
             metadata = original(self, connector, scheduler_output)
-            announce(self, metadata, watch.control)
+            names = names_of(connector)
+
+            def why_not(fault: Fault) -> str | None:
+                return impossible(fault.fault, names, self.recompute_kv_load_failures)
+
+            announce(self, metadata, lambda: watch.control(why_not))
+            if not set(names) & set(NIXL):
+                watch.control(why_not)
             return metadata
 
         return _build_kv_connector_meta

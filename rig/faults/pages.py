@@ -28,10 +28,14 @@ class Pages:
         return [list(group) for group in expanded]
 
     def last_attention_block(self, block_ids: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
-        """Of logical block ids those that hold the last of so many tokens; none of the state groups."""
+        """Of logical block ids those that hold the last of so many tokens; none of the state groups.
+
+        Blocks that decode had in its prefix cache are not among the ids: then the last one is the last of those.
+        """
         last = (tokens - 1) // self.block_tokens
         return [
-            [] if state else list(group[last : last + 1]) for group, state in zip(block_ids, self.is_state, strict=True)
+            [] if state else list(group[last : last + 1] or group[-1:])
+            for group, state in zip(block_ids, self.is_state, strict=True)
         ]
 
     def blocks(self, group: int, block_id: int) -> Iterator[Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from rig.faults.control import Control, Fault
+from rig.faults.control import FAULTS, Control, Fault, impossible
 from rig.planned import CellPlan
 from rig.records import Channel, State
 
@@ -67,9 +67,19 @@ class Case:
         return state == "regression" and any(channel in self.channels for channel in alarms)
 
 
-def cases(short: bool) -> list[Case]:
-    """Every case in the order of running, those of one engine together; the short form has one seed and no 2 %."""
-    return sorted(_cases(short), key=lambda case: case.policy != "fail")
+def cases(short: bool, connectors: Sequence[str] = ("NixlConnector",)) -> list[Case]:
+    """Every case in the order of running, those of one engine together; the short form has one seed and no 2 %.
+
+    Left out are the faults that cannot be planted in these connectors (`left_out` says which).
+    """
+    without = left_out(connectors)
+    return sorted((c for c in _cases(short) if c.fault not in without), key=lambda case: case.policy != "fail")
+
+
+def left_out(connectors: Sequence[str]) -> dict[str, str]:
+    """The faults that cannot be planted in these connectors, each with the reason."""
+    reasons = {fault: impossible(fault, connectors, recomputes=True) for fault in FAULTS}
+    return {fault: reason for fault, reason in reasons.items() if reason is not None}
 
 
 def _cases(short: bool) -> Iterator[Case]:

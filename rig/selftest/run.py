@@ -12,13 +12,14 @@ from evals.tasks import Task
 from rig import cell as cells
 from rig import run as runs
 from rig.asking import load_task
+from rig.connectors import children
 from rig.deploy import Deployment
 from rig.errors import DataError, DeployError, UsageError
 from rig.faults.control import ENVIRONMENT, Control, Hit, append_hit, read_hits
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan
 from rig.progress import Display
 from rig.records import CellResult
-from rig.selftest.cases import CONTROL, Case, Policy, baseline_of, cases, cell_of
+from rig.selftest.cases import CONTROL, Case, Policy, baseline_of, cases, cell_of, left_out
 from rig.selftest.rows import Row, row_of
 from rig.settling import settled_alone, tests_planned
 from rig.store import RunFolder
@@ -58,9 +59,12 @@ class SelfTest:
     def __init__(self, plan: SweepPlan, run: RunFolder, data: Path | None, display: Display, short: bool) -> None:
         self.run = run
         self.display = display
-        self.cases = cases(short)
         self.control_file = run.path.resolve() / CONTROL_FILE
         self._templates = templates(plan)
+        kv = next(d.kv_transfer for d in plan.deployments if d.id == self._templates.by_policy["fail"].deployment)
+        connectors = (str(kv.get("kv_connector")), *children(kv))
+        self.cases = cases(short, connectors)
+        self.left_out = left_out(connectors)
         self._launches = runs.launches(plan, run, display)
         self._deployments = {d.id: self._with_control(d) for d in plan.deployments}
         self.baseline = baseline_of(self._templates.baseline, short)

@@ -33,12 +33,13 @@ KINDS: Mapping[str, str] = MappingProxyType(
 class Controlled:
     """The control file's faults on one server; none without a file."""
 
-    def __init__(self, env: Mapping[str, str], recompute: bool) -> None:
-        """`recompute`: the server's failure policy is `recompute`."""
+    def __init__(self, env: Mapping[str, str], recompute: bool, push: bool = False) -> None:
+        """`recompute`: the server's failure policy is `recompute`; `push`: prefill writes its blocks to it."""
         name = env.get(control.ENVIRONMENT)
         self._path = Path(name) if name else None
         self._watch = Watch(self._path, lambda text: log.line("ERROR", "watch.py", text)) if self._path else None
         self._recompute = recompute
+        self._connector = "NixlPushConnector" if push else "NixlConnector"
 
     def striking(self, request_id: str, concurrency: int, prompt_tokens: int) -> dict[str, control.Fault]:
         """The faults by name that strike a request whose blocks are to be received; the first of a name wins."""
@@ -47,11 +48,13 @@ class Controlled:
             return {}
         moment = control.Moment(concurrency, prompt_tokens)
         struck: dict[str, control.Fault] = {}
-        for fault in self._watch.control().faults:
-            usable = fault.fault != "recompute_unwritten" or self._recompute
-            if usable and fault.fault not in struck and control.strikes(fault, sample_id, moment):
+        for fault in self._watch.control(self._why_not).faults:
+            if fault.fault not in struck and control.strikes(fault, sample_id, moment):
                 struck[fault.fault] = fault
         return struck
+
+    def _why_not(self, fault: control.Fault) -> str | None:
+        return control.impossible(fault.fault, (self._connector,), self._recompute)
 
     def note(self, fault: str, request_id: str, **detail: Any) -> None:
         """Write down a strike that was done. Raises OSError."""

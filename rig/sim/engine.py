@@ -55,7 +55,10 @@ class Engine:
     def __init__(self, options: Options, settings: Settings, env: Mapping[str, str]) -> None:
         self.options, self.settings = options, settings
         self.planted = Planted(settings.faults)
-        self.controlled = Controlled(env, recompute=options.kv is not None and options.kv.policy == "recompute")
+        kv = options.kv
+        self.controlled = Controlled(
+            env, recompute=kv is not None and kv.policy == "recompute", push=kv is not None and kv.mode == "push"
+        )
         self.metrics = Metrics(options.served_names[0], options.kv is not None, options.block_size, options.offloads)
         self.tickets: Tickets | None = None
         self.reader: Reader | None = None

@@ -5,9 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rig import series as c
-from rig.connectors import LEASE_S, adapter, children, decode_keeps, lease_s, why_none
+from rig.connectors import (
+    LEASE_S,
+    adapter,
+    children,
+    decode_keeps,
+    found_in_storage,
+    lease_s,
+    through_storage,
+    why_none,
+)
 
 
 def multi(*connectors: dict[str, Any]) -> dict[str, Any]:
@@ -70,3 +81,27 @@ def test_the_lease_is_the_one_configured_where_the_nixl_connector_stands() -> No
 def test_decode_keeps_blocks_for_the_next_turn_only_where_kv_goes_both_ways() -> None:
     assert decode_keeps(nixl(bidirectional_kv_xfer=True)) and decode_keeps(multi(nixl(bidirectional_kv_xfer=True)))
     assert not decode_keeps(nixl()) and not decode_keeps(nixl(bidirectional_kv_xfer=False)) and not decode_keeps({})
+
+
+def test_only_the_example_connector_goes_through_a_storage() -> None:
+    assert through_storage("ExampleConnector")
+    assert not any(through_storage(name) for name in (None, "NixlConnector", "OffloadingConnector", "MultiConnector"))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "found"),
+    [(0, 0), (1, 0), (128, 0), (129, 0), (130, 128), (256, 128), (257, 0), (258, 256), (384, 256), (385, 0)],
+)
+def test_whole_blocks_are_found_but_for_a_prompt_of_blocks_and_one_token(prompt: int, found: int) -> None:
+    assert found_in_storage(prompt, 128) == found
+
+
+def aligned(tokens: int, block: int) -> int:
+    """`align_to_block_size` of vLLM 0.32's example_connector.py."""
+    return (tokens - 1) // block * block
+
+
+@given(st.integers(1, 5000), st.integers(1, 300))
+def test_what_is_found_is_what_is_looked_for_under_the_name_it_was_written(prompt: int, block: int) -> None:
+    written, looked_for = aligned(prompt, block), max(0, aligned(prompt - 1, block))
+    assert found_in_storage(prompt, block) == (looked_for if written == looked_for else 0)

@@ -97,8 +97,7 @@ def test_a_lost_failure_is_no_longer_recomputed_and_others_are(scheduler: Any, t
     assert (hit.fault, hit.sample_id, hit.detail) == ("recompute_unwritten", "a", {"unwritten_tokens": 255})
 
 
-def test_under_the_policy_fail_no_report_is_lost(scheduler: Any, tmp_path: Path) -> None:
-    scheduler.recompute_kv_load_failures = False
-    assert struck(scheduler, Fault("recompute_unwritten", 1.0)) == [("a", ()), ("b", ()), (None, ())]
+def test_no_report_is_lost_of_a_request_that_was_not_struck(scheduler: Any, tmp_path: Path) -> None:
+    assert struck(scheduler, Fault("late_zeroing", 1.0))[0] == ("a", ("late_zeroing",))
     forget_failure(scheduler, {request_id("a")}, tmp_path / "faults.json")
     assert read_hits(tmp_path / "faults.json") == []

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rig import connectors
 from rig.faults.control import (
     FAULTS,
+    NIXL,
     Control,
     Fault,
     Hit,
@@ -21,6 +23,7 @@ from rig.faults.control import (
     chosen,
     draw,
     hits_path,
+    impossible,
     read_hits,
     sample_of,
     strikes,
@@ -166,3 +169,28 @@ def test_hits_are_read_in_order_and_a_half_line_is_left_out(tmp_path: Path) -> N
         "pid": 7,
         "detail": {"blocks": 0},
     }
+
+
+@pytest.mark.parametrize(
+    ("fault", "connectors", "recomputes", "words"),
+    [
+        ("stale_blocks", ("NixlConnector",), False, None),
+        ("stale_blocks", ("NixlPushConnector",), False, "prefill writes the blocks"),
+        ("stale_blocks", ("MultiConnector", "NixlPushConnector", "OffloadingConnector"), True, "prefill writes"),
+        ("late_zeroing", ("NixlPushConnector",), False, None),
+        ("late_zeroing", ("MultiConnector", "OffloadingConnector", "NixlConnector"), False, None),
+        ("late_zeroing", ("ExampleConnector",), False, "has none of them"),
+        ("late_zeroing", ("MultiConnector", "OffloadingConnector"), False, "has none of them"),
+        ("recompute_unwritten", ("NixlPullConnector",), True, None),
+        ("recompute_unwritten", ("NixlPullConnector",), False, "kv_load_failure_policy: recompute"),
+    ],
+)
+def test_what_cannot_exist_in_an_engine_is_told_apart(
+    fault: str, connectors: tuple[str, ...], recomputes: bool, words: str | None
+) -> None:
+    reason = impossible(fault, connectors, recomputes)
+    assert (reason is None) if words is None else (reason is not None and words in reason)
+
+
+def test_the_connectors_that_faults_know_are_those_with_transfers() -> None:
+    assert set(NIXL) == set(connectors.NIXL)

@@ -49,3 +49,15 @@ def test_a_broken_file_plants_nothing_until_it_is_mended(tmp_path: Path) -> None
     assert len(said) == 2
     Control((Fault("late_zeroing", 1.0),)).write(path)
     assert watch.control().faults
+
+
+def test_a_fault_that_cannot_exist_here_is_refused_once_and_the_others_are_planted(tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    said: list[str] = []
+    watch = Watch(path, said.append)
+    possible = Fault("late_zeroing", 1.0)
+    Control((Fault("stale_blocks", 1.0), possible)).write(path)
+    for _ in range(2):
+        found = watch.control(lambda fault: "it is pushed" if fault.fault == "stale_blocks" else None)
+        assert found == Control((possible,))
+    assert said == ["stale_blocks is not planted: it is pushed"]

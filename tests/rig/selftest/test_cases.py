@@ -15,7 +15,7 @@ from rig.machine import Machine
 from rig.plan import plan_sweep
 from rig.planned import CellPlan, TaskPlan
 from rig.records import Channel, Gates, State
-from rig.selftest.cases import CONTROL, DAMAGE, KV_FAULTS, RARE, Case, baseline_of, cases, cell_of
+from rig.selftest.cases import CONTROL, DAMAGE, KV_FAULTS, RARE, Case, baseline_of, cases, cell_of, left_out
 from rig.selftest.run import templates
 
 TASK = TaskPlan("tiny", "gsm-tiny", 10, 2, 64, 8, True, 0)
@@ -155,3 +155,10 @@ def test_the_sweep_file_has_what_a_self_test_needs(name: str) -> None:
     found = templates(plan)
     assert found.baseline.kind == "monolithic" and set(found.by_policy) == {"fail", "recompute"}
     assert all(cell.task.divergence == "logprobs" and cell.task.warmup for cell in found.by_policy.values())
+
+
+@BOTH
+def test_what_cannot_be_planted_in_a_connector_is_left_out_with_its_reason(short: bool) -> None:
+    push = ("MultiConnector", "NixlPushConnector", "OffloadingConnector")
+    assert {c.fault for c in cases(short)} - {c.fault for c in cases(short, push)} == {"stale_blocks"}
+    assert list(left_out(push)) == ["stale_blocks"] and left_out(("NixlConnector",)) == {}

@@ -1,0 +1,86 @@
+"""What the proofs of every connector share: counters grown, engines that could not be read, legs, blocks kept. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from evals.records import RequestRecord
+from rig import series as c
+from rig.evidence_requests import engine_of
+from rig.records import Finding, Leg
+from rig.series import Reading, still_held
+
+WITHOUT_LEGS = (
+    "the router keeps no log of its legs for the rig: the engines' counters alone speak, and how long each leg of a "
+    "request took, and on which leg one failed, is not known"
+)
+
+
+def deltas(before: Sequence[Reading], after: Sequence[Reading]) -> dict[str, dict[str, float | None]]:
+    """Per instance, what each series grew by; None where it is missing on either side or went backwards."""
+    start = {r.instance: r.values for r in before}
+    grown: dict[str, dict[str, float | None]] = {}
+    for reading in after:
+        grown[reading.instance] = {}
+        for name in c.WATCHED:
+            old, new = start.get(reading.instance, {}).get(name), reading.values.get(name)
+            backwards = old is not None and new is not None and new < old and name not in c.GAUGES
+            grown[reading.instance][name] = None if old is None or new is None or backwards else new - old
+    return grown
+
+
+def total_of(
+    delta: Mapping[str, Mapping[str, float | None]], roles: Mapping[str, str], name: str, role: str | None
+) -> int | None:
+    """A series summed over the instances of a role; None as soon as one of them lacks the series."""
+    values = [series[name] for instance, series in delta.items() if role is None or roles[instance] == role]
+    known = [v for v in values if v is not None]
+    return round(sum(known)) if values and len(known) == len(values) else None
+
+
+def not_given_back(before: Sequence[Reading], after: Sequence[Reading]) -> list[Finding]:
+    """KV cache that is in use after the run and its leases, and was not before: blocks that nobody will free."""
+    return [
+        Finding(
+            "transfer", f"{instance}: {100 * share:.3g} % of the KV cache was not given back after the run", c.KV_USAGE
+        )
+        for instance, share in still_held(before, after).items()
+    ]
+
+
+def unreadable(before: Sequence[Reading], after: Sequence[Reading]) -> list[Finding]:
+    return [
+        Finding("transfer", f"{r.instance}: counters could not be read ({r.missing})", "counters", "invalid")
+        for r in (*before, *after)
+        if r.missing
+    ]
+
+
+def hand_offs(answered: Sequence[RequestRecord], legs: Iterable[Leg] | None, parameters: bool = True) -> list[Finding]:
+    """Every answered request needs a prefill leg, with `parameters` one that gave them to decode, and a decode leg."""
+    if legs is None:
+        return [Finding("transfer", WITHOUT_LEGS, "counters")]
+    good: Counter[tuple[str, str]] = Counter()
+    for leg in legs:
+        whole = leg.leg == "decode" or leg.params_present or not parameters
+        good[leg.request_id, leg.leg] += bool(leg.error is None and whole)
+    without = [r for r in answered if not (good[r.request_id, "prefill"] and good[r.request_id, "decode"])]
+    if not without:
+        return []
+    first = without[0].request_id
+    text = f"{len(without)} answered requests have no complete hand-off in the proxy's log (first: {first})"
+    return [Finding("transfer", text, "legs.jsonl", "invalid")]
+
+
+def strangers(legs: Iterable[Leg]) -> list[Finding]:
+    """One address is one engine: a second id on it is another process that answers there, or a restart."""
+    ids: dict[str, set[str]] = {}
+    for leg in legs:
+        if (engine := engine_of(leg)) is not None:
+            ids.setdefault(leg.instance, set()).add(engine)
+    return [
+        Finding("transfer", f"{instance} answered as {len(found)} different engines", "legs.jsonl", "invalid")
+        for instance, found in sorted(ids.items())
+        if len(found) > 1
+    ]
