@@ -59,7 +59,7 @@ async def check_counted(http: httpx.AsyncClient, url: str, plan: DeploymentPlan,
 
 
 def _too_few(url: str, asked: int, moved: int, rule: Adapter, computed: int | None) -> str:
-    hand_offs = "no hand-off took place" if not moved else f"only {moved} hand-offs took place"
+    hand_offs = "no hand-off took place" if not moved else f"only {moved} hand-off{'s' * (moved != 1)} took place"
     itself = "" if computed is None else f", and decode computed {computed} prompt tokens itself"
     return (
         f"the router at {url} answered {asked} request{'s' * (asked != 1)}, but {hand_offs}: {rule.transfers_on} "

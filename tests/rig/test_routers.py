@@ -31,7 +31,7 @@ HEX = "3df76ad0091643d88f3c2920d1dd1729"
         (["r", "--hosts", "{prefill_host...}"], ["r", "--hosts", "127.0.0.1", "127.0.0.1"]),
         (["r", "--ports", "{prefill_port...}", "-v"], ["r", "--ports", "8100", "8101", "-v"]),
         (["r", "--prefill", "{prefill,}"], ["r", "--prefill", ",".join(PREFILL)]),
-        (["sh", "-c", "exec r {prefill_host}:{prefill_port}"], ["sh", "-c"] + ["exec r 127.0.0.1:8100"]),
+        (["sh", "-c", "exec r {prefill_host}:{prefill_port}"], ["sh", "-c", "exec r 127.0.0.1:8100"]),
         (["r", "-p", "{decode_host}:{decode_port}"], ["r", "-p", "node-b:8200"]),
         (["r", "--listen=127.0.0.1:{port}", '{"a": {}}'], ["r", "--listen=127.0.0.1:8000", '{"a": {}}']),
     ],

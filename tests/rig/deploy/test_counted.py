@@ -95,9 +95,9 @@ FAULTS: list[tuple[Servers, str]] = [
     (
         Servers(lambda n: False),
         r"the router at http://router answered 2 requests, but no hand-off took place: decode counted 0 transfers "
-        r"\(vllm:nixl_bytes_transferred_count\), and decode computed 18 prompt tokens itself; check that it routes",
+        r"\(vllm:nixl_bytes_transferred_count\), and decode computed 36 prompt tokens itself; check that it routes",
     ),
-    (Servers(lambda n: n == 0), "answered 2 requests, but only 1 hand-offs took place: decode counted 1 transfers"),
+    (Servers(lambda n: n == 0), "answered 2 requests, but only 1 hand-off took place: decode counted 1 transfers"),
     (Servers(side="prefill"), "no hand-off took place: decode counted 0"),
 ]
 
