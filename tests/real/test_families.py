@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_models import HEADS, LLAMA, SIZES, WIDE, hand_off_cells, keep, make_models, rows
 
 ROOT = Path(__file__).resolve().parents[2]
-TOKENIZER = ROOT / "evals" / "tiny_hybrid" / "model"
-KEEP = "PDRIG_KEEP_RUNS"
-"""A folder that gets a copy of each run, for scripts/families_table.py."""
-
 pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(3000)]
 
-MAKE = """\
-import json, shutil, sys
-from pathlib import Path
-import torch, transformers
-
-tokenizer, folder, models = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-size = json.loads((tokenizer / "config.json").read_text())["vocab_size"]
-for name, (kind, settings) in models.items():
-    config = getattr(transformers, kind + ("TextConfig" if kind == "Gemma3" else "Config"))(
-        vocab_size=size, bos_token_id=0, eos_token_id=None, pad_token_id=0, tie_word_embeddings=False, **settings)
-    torch.manual_seed(0)
-    model = getattr(transformers, kind + "ForCausalLM")(config).to(torch.bfloat16)
-    model.save_pretrained(folder / name)
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(tokenizer / file, folder / name / file)
-"""
-SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "max_position_embeddings": 4096}
-HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
-# Larger than a trained model's: small random weights answer every prompt alike, and equal outputs would mean nothing.
-WIDE = {"initializer_range": 0.3}
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 64, "mamba_d_state": 64, "mamba_n_groups": 1, "mamba_expand": 2}
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "llama": ("attention", "Llama", {**SIZES, **HEADS, **WIDE}),
+    "llama": ("attention", *LLAMA),
     "gemma3": (
         "sliding",
         "Gemma3",
@@ -100,26 +73,17 @@ def sweep_of(names: list[str], folder: Path) -> Path:
 def models(engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     asked = {name: (kind, settings) for name, (_, kind, settings) in MODELS.items()}
-    command = [str(engine / "bin" / "python"), "-c", MAKE, str(TOKENIZER), str(folder), json.dumps(asked)]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stderr[-2000:]
+    make_models(engine, folder, asked)
     return folder
-
-
-def keep(run: Path) -> None:
-    if KEEP in os.environ:
-        shutil.copytree(run, Path(os.environ[KEEP]) / run.name)
 
 
 def cells_of(run: Path) -> dict[str, dict[str, Any]]:
     """The hand-off cells by model."""
-    cells = [json.loads(path.read_text()) for path in run.glob("cells/*/cell.json")]
-    return {cell["labels"]["model"]: cell for cell in cells if cell["kind"] == "pd"}
+    return {cell["labels"]["model"]: cell for cell in hand_off_cells(run)}
 
 
 def texts(run: Path, cell_id: str) -> list[str]:
-    lines = [json.loads(line) for line in (run / "cells" / cell_id / "requests.jsonl").read_text().splitlines()]
-    return [line["text"] for line in lines if line["kind"] == "question"]
+    return [line["text"] for line in rows(run, cell_id, "requests.jsonl") if line["kind"] == "question"]
 
 
 @pytest.mark.parametrize("name", LOADS)
