@@ -73,6 +73,11 @@ def written(data: dict[str, Any], folder: Path) -> Path:
     return file
 
 
+def asked_of(run: Path, cell_id: str) -> list[dict[str, Any]]:
+    """The records of questions and canaries; warm-up comes before the counters are read."""
+    return [r for r in rows(run, cell_id, "requests.jsonl") if r["kind"] in ("question", "canary")]
+
+
 def grown(cell: dict[str, Any], series: str) -> dict[str, float | None]:
     """What a series grew by, by instance."""
     return {instance: values[series] for instance, values in cell["evidence"]["counters"].items()}
@@ -140,7 +145,7 @@ def test_files_are_proved_by_tokens_and_old_ones_prove_nothing(
     assert code == 0
     assert cell["evidence"]["pd_exercised"] is True
     assert cell["evidence"]["transfers"] is None, "nothing counts them"
-    asked = rows(sweep.run, cell["cell_id"], "requests.jsonl")
+    asked = asked_of(sweep.run, cell["cell_id"])
     prompt = sum(r["prompt_tokens"] for r in asked)
     external = grown(cell, c.EXTERNAL_TOKENS)
     assert external["prefill-0"] == 0
@@ -167,7 +172,6 @@ def test_failed_loads_fail_or_are_computed_again_and_judged_like_all_others(
     data["rerun"] = False
     sweep = start_sweep(config=written(data, tmp_path))
     code, out, err = sweep.finish()
-    keep(sweep.run)
     assert code == 1, (out, err)
     cells = {cell["labels"]["kv_transfer_config.kv_load_failure_policy"]: cell for cell in hand_off_cells(sweep.run)}
     assert set(cells) == {"fail", "recompute"}
@@ -209,13 +213,12 @@ def test_a_fault_is_red_with_its_channel_and_segment(
     Control(asked).write(control)
     sweep = start_sweep(config=written(demo(connector, beside_offloading, control), tmp_path))
     code, out, err = sweep.finish()
-    keep(sweep.run)
     assert code == 1, (out, err)
     (cell,) = hand_off_cells(sweep.run)
     hits = read_hits(control)
     struck = {hit.sample_id for hit in hits}
     assert {hit.fault for hit in hits} == {"late_zeroing"}
-    requests = rows(sweep.run, cell["cell_id"], "requests.jsonl")
+    requests = asked_of(sweep.run, cell["cell_id"])
     assert struck == {r["sample_id"] for r in requests if (r["prompt_tokens"] or 0) >= LONG_PROMPT}
     assert len(struck) > 20, "the planted fault hardly fired"
     assert cell["evidence"]["pd_exercised"] is True, "no counter sees damage after the transfer"

@@ -205,3 +205,15 @@ def test_failed_loads_under_recompute(start: Any, pd: Pd, ask: str) -> None:
     assert not re.search("#### 7$", there.text(ask, "gsm-2"))
     assert decode.counter("vllm:nixl_num_failed_transfers_total") == 2
     assert [hit.fault for hit in pd.hits()] == ["failed_handshake", "recompute_unwritten"]
+
+
+def test_what_cannot_exist_under_push_is_refused_and_the_rest_strikes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "faults.json"
+    Control((Fault("stale_blocks", rate=1.0), Fault("late_zeroing", rate=1.0))).write(path)
+    pushed = Controlled({ENVIRONMENT: str(path)}, recompute=False, push=True)
+    assert set(pushed.striking(request_id("a"), 1, 10)) == {"late_zeroing"}
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("stale_blocks is not planted: under NixlPushConnector") == 1
+    assert set(controlled(path).striking(request_id("a"), 1, 10)) == {"stale_blocks", "late_zeroing"}
