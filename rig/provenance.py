@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from rig import provenance_probe
+from rig.routers import VLLM_ROUTER
 from rig.secrets import masked
 
 RECORDED_PREFIXES = ("VLLM_", "UCX_", "NCCL_", "NIXL_", "CUDA_", "HF_", "OMP_", "PYTORCH_", "LMCACHE_")
@@ -94,6 +95,22 @@ def _engine(venv: str | None, command: tuple[str, ...]) -> dict[str, Any]:
                 return {**found, **_object(told)}
     told = _output(*words, "--version", timeout_s=PROBE_TIMEOUT_S)
     return {**found, "vllm": told.splitlines()[-1].strip()[:200] if told else None}
+
+
+def routers(configured: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Versions of the routers of a sweep that are vllm-router, as `vllm-router (NAME)`; left out if not to be learnt.
+
+    `configured` are those of the sweep's `routers` that its cells use. The Python beside the program is asked.
+    """
+    found = {}
+    for name, router in configured.items():
+        venv = router.get("venv")
+        program = shutil.which(str(Path(venv) / "bin" / VLLM_ROUTER) if venv else VLLM_ROUTER)
+        if router.get("kind") == VLLM_ROUTER and program is not None:
+            ask = f"from importlib.metadata import version; print(version({VLLM_ROUTER!r}))"
+            told = _output(str(Path(program).with_name("python")), "-I", "-c", ask, timeout_s=PROBE_TIMEOUT_S)
+            found |= {f"{VLLM_ROUTER} ({name})": told} if told else {}
+    return found
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def begin(plan: SweepPlan, config: Path, parent: Path) -> RunFolder:
         started=now(),
         ended=None,
         argv=provenance.argv(),
-        versions={**provenance.versions(), **provenance.flat(engines)},
+        versions={**provenance.versions(), **provenance.flat(engines), **provenance.routers(routers_of(plan))},
         host=provenance.host(),
         git=provenance.git(config.resolve().parent),
         notes=plan.notes,
@@ -89,6 +89,12 @@ def launches(plan: SweepPlan, run: RunFolder, display: Display) -> Launches:
     """What starts the deployments of a sweep, in a run's folder."""
     engines = {engine["program"]: engine for engine in engines_of(plan).values()}
     return Launches(run, display, engines, beside=bool(plan.lanes))
+
+
+def routers_of(plan: SweepPlan) -> dict[str, dict[str, Any]]:
+    """What the sweep file says of the routers that its cells use, by their names; the rig's own needs no entry."""
+    used = {cell.get("router") for cell in plan.resolved.get("cells", {}).values()}
+    return {name: router for name, router in plan.resolved.get("routers", {}).items() if name in used}
 
 
 def resolved(plan: SweepPlan) -> dict[str, object]:

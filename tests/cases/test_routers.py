@@ -69,6 +69,13 @@ def stories(kit: Any, start_sweep: Any) -> Iterator[dict[str, Future[Any]]]:
         psutil.Process(json.loads(path.read_text())["processes"]["proxy"]["process"]["pid"]).send_signal(signal.SIGKILL)
         return running.finish()
 
+    def errors() -> Any:
+        """Decode refuses one prompt in five, whoever asks."""
+        wanted = sweep_of(kit, {"mine": foreign()}, ["pdrig", "mine"])
+        refuse = kit.asked("error_status", 0.2, params={"status": 400, "message": "no"}, when={"side": "decode"})
+        wanted["cell"]["both"]["env"]["PDRIG_SIM_FAULTS"] = json.dumps([refuse])
+        return start_sweep(wanted).finish()
+
     faults = {
         "never": foreign("--alone-after", "0"),
         "now-and-then": foreign("--alone-after", "25"),
@@ -77,6 +84,7 @@ def stories(kit: Any, start_sweep: Any) -> Iterator[dict[str, Future[Any]]]:
     with ThreadPoolExecutor() as pool:
         yield {
             "both": pool.submit(sweep, {"mine": foreign()}, ["pdrig", "mine"], limit=ENOUGH),
+            "errors": pool.submit(errors),
             "faults": pool.submit(sweep, faults, list(faults)),
             "killed": pool.submit(killed),
         }
@@ -110,6 +118,19 @@ def test_what_a_foreign_router_does_not_tell_is_not_known(stories: Any) -> None:
     # The router's ids are not the rig's; the answers say which they were.
     named = {row["request_id"] for row in mine.ledger if row["side"] == "decode"}
     assert {r.response_id.removeprefix("cmpl-") for r in mine.records if r.response_id} <= named
+
+
+def test_on_which_leg_a_request_failed_is_known_behind_the_rigs_own_alone(stories: Any) -> None:
+    sweep = stories["errors"].result()
+    cells = by_router(sweep)
+    own, mine = cells["pdrig"].result, cells["mine"].result
+    struck = len(cells["pdrig"].struck("error_status") & {r.request_id for r in cells["pdrig"].records if r.error})
+    assert struck and own["counts"]["error"] == mine["counts"]["error"] == {"http_status": struck}
+    assert own["counts"]["error_by_leg"] == {"decode": {"http_status": struck}}
+    assert mine["counts"]["error_by_leg"] == {"unknown": {"http_status": struck}}
+    assert sweep.code == 1 and "errors" in cells["mine"].channels
+    (against,) = [c for c in mine["comparisons"] if c["baseline"] == own["cell_id"]]
+    assert (against["b"], against["c"]) == (0, 0), "the same ones failed behind the rig's own proxy"
 
 
 def test_a_router_that_never_hands_over_is_not_used(stories: Any) -> None:
@@ -158,7 +179,7 @@ def test_attached_servers_behind_a_router_that_runs_already(kit: Any, start_swee
     single = {**sweep, "matrix": {}, "baseline": "none"}
     (plan,) = kit.planned(single, tmp_path).deployments
     urls = {server.role: server.url for server in plan.servers}
-    (port,) = kit.free_ports(1)
+    port, late = kit.free_ports(2)
     command = [sys.executable, SCRIPT, "--prefill", urls["prefill"], "--decode", urls["decode"], "--port", str(port)]
     attach = {role: [{"url": url}] for role, url in urls.items()}
     running = {"url": f"http://127.0.0.1:{port}", "health": "/ready"}
@@ -167,6 +188,11 @@ def test_attached_servers_behind_a_router_that_runs_already(kit: Any, start_swee
     with kit.engines(replace(plan, proxy=None), tmp_path), subprocess.Popen(command) as router:
         try:
             done = start_sweep(wanted).finish()
+            mortal = subprocess.Popen([*command[:-1], str(late), "--die-after", "25"])
+            died = start_sweep(
+                {**wanted, "routers": {"running": {**running, "url": f"http://127.0.0.1:{late}"}}}
+            ).finish()
+            assert mortal.wait() == 7
             given = {**wanted, "routers": {}, "matrix": {}, "baseline": "none"}
             given["attach"] = {**attach, "proxy": running["url"]}
             unwell = start_sweep({**given, "limits": {**given["limits"], "check_s": 2}}).finish()
@@ -176,6 +202,8 @@ def test_attached_servers_behind_a_router_that_runs_already(kit: Any, start_swee
     cells = by_router(done)
     assert cells["running"].state == "pass" and cells["running"].result["evidence"]["transfers"] == 44
     assert cells["running"].result["commands"]["proxy"] == []
+    gone = by_router(died)["running"]
+    assert (died.code, gone.state) == (3, "failed") and "proxy does not a" in gone.why, gone.why
     assert unwell.code == 3 and f"did not answer at http://127.0.0.1:{port}/health within 2 s" in unwell.err
 
 
