@@ -102,7 +102,7 @@ def routers(configured: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
     `configured` are those of the sweep's `routers` that its cells use. The Python beside the program is asked.
     """
-    found = {}
+    found: dict[str, str] = {}
     for name, router in configured.items():
         venv = router.get("venv")
         program = shutil.which(str(Path(venv) / "bin" / VLLM_ROUTER) if venv else VLLM_ROUTER)
