@@ -21,11 +21,12 @@ from rig.deploy import Deployment
 from rig.early import EarlyStop
 from rig.errors import DeployError, Hung
 from rig.judge import with_reasoning
-from rig.observing import Tally, end_of, follow, start_of
+from rig.observing import Tally, end_of, follow, readings_of, start_of
 from rig.planned import CellPlan, DeploymentPlan
 from rig.progress import Display
 from rig.records import CellResult, Outcome, Resumed, Status
 from rig.rounds import Round, rounds_of
+from rig.series import Reading
 from rig.store import RunFolder
 
 
@@ -95,6 +96,7 @@ async def run_cell(
     early = _early(cell, rounds[0], baselines, outcome, tests_planned)
     display.evaluation(cell.id, sum(r.kind == "question" for asked in rounds for r in asked.requests))
     raw: list[RequestRecord] = []
+    between: tuple[Reading, ...] | None = None
     begun = 0
 
     def seen(record: RequestRecord) -> None:
@@ -129,13 +131,15 @@ async def run_cell(
     async with _beside(follow(deployment, deployment_name, start, tally, keep)):
         for asked in rounds:
             await put(left(asked.requests if early is None else early.requests()), arrived)
+            if asked is rounds[0] and len(rounds) > 1:
+                between = await readings_of(deployment)
     display.evaluated(cell.id)
     records = [with_reasoning(record, cell.task.score_reasoning) for record in raw]
     observed = await end_of(deployment, start)
     await deployment.flush_legs()
     launches = tuple(dict.fromkeys(part.deployment for part in parts))
     resumed = Resumed(len(kept.records), kept.again, launches, since_s) if kept else None
-    gathered = Gathered(warm, records, rounds, observed, early, kept, resumed)
+    gathered = Gathered(warm, records, rounds, observed, early, kept, resumed, between)
     return conclude(cell, plan, deployment_name, task, clock, gathered, baselines, run, tests_planned)
 
 

@@ -13,6 +13,7 @@ from rig.attempts import Kept, Part
 from rig.comparison import compare
 from rig.deploy.record import masked_argv
 from rig.early import EarlyStop
+from rig.evidence_common import deltas
 from rig.judge import judge, with_reasoning
 from rig.judge_canaries import count_canaries, judge_canaries
 from rig.log_findings import LogFindings
@@ -20,7 +21,18 @@ from rig.observing import Observed, logs_of
 from rig.pairs import Side, make_pairs, repeats_of, require_same_prompts
 from rig.planned import CellPlan, DeploymentPlan
 from rig.ratios import ratios, slow
-from rig.records import CellResult, Comparison, Evidence, Judged, JudgedCanary, Leg, Outcome, Pair, Resumed
+from rig.records import (
+    CellResult,
+    Comparison,
+    Evidence,
+    Judged,
+    JudgedCanary,
+    Leg,
+    Outcome,
+    Pair,
+    PromptSources,
+    Resumed,
+)
 from rig.records_requests import ITSELF
 from rig.rounds import Round
 from rig.series import Reading
@@ -69,7 +81,8 @@ class Finished:
 class Gathered:
     """What an evaluation brought: `records` are questions and canaries of all rounds, reasoning applied.
 
-    Those of `kept` are among them; `resumed` tells of them.
+    Those of `kept` are among them; `resumed` tells of them. `between` are the counters after the first of several
+    rounds: the later ones find in the caches what it has left there.
     """
 
     warm: list[RequestRecord]
@@ -79,6 +92,17 @@ class Gathered:
     early: EarlyStop | None = None
     kept: Kept | None = None
     resumed: Resumed | None = None
+    between: tuple[Reading, ...] | None = None
+
+    def sources(self, counters: Mapping[str, Mapping[str, float | None]]) -> PromptSources | None:
+        """Where prompt tokens came from, as far as `counters` have grown."""
+        return evidence.prompt_sources(counters, {r.instance: r.role for r in self.observed.after})
+
+    def first_sources(self, counters: Mapping[str, Mapping[str, float | None]]) -> PromptSources | None:
+        """The same for the first round; None where several were asked, and not in one go: they cannot be told apart."""
+        if self.between is None:
+            return self.sources(counters)
+        return None if self.kept is not None else self.sources(deltas(self.observed.before, self.between))
 
 
 @dataclass(frozen=True)
@@ -154,9 +178,8 @@ def conclude(
     codes = {(c.sample.sample_id, r.repeat): c for r in gathered.rounds for c in r.canaries}
     canaries = judge_canaries(records, codes, taints)
     proof = _evidence(plan, pieces, records, judged)
-    sources = evidence.prompt_sources(proof.counters, {r.instance: r.role for r in gathered.observed.after})
     alone, inside = plan.kind == "monolithic" and plan.connector is not None, connectors.children(plan.kv_transfer)
-    stored = evidence.storage(alone, inside, sources, cell.task.pass_)
+    stored = evidence.storage(alone, inside, gathered.sources(proof.counters), cell.task.pass_)
     proof = replace(proof, canaries=count_canaries(canaries), findings=(*proof.findings, *stored))
     first, first_judged = [r for r in records if r.repeat == 0], [j for j in judged if j.repeat == 0]
     questions = tuple(r for r in records if r.kind == "question")
@@ -183,7 +206,7 @@ def conclude(
         legs_ms=metrics.legs_ms(leg for leg in legs or () if leg.request_id in timed_ids),
         throughput=metrics.throughput(timed),
         evidence=proof,
-        sources=sources,
+        sources=gathered.first_sources(proof.counters),
         block_size=block_size,
         groups=metrics.groups(first_judged, task),
         repeats=repeats_of(judged),

@@ -43,9 +43,14 @@ class Observed:
     logs: LogFindings
 
 
+async def readings_of(deployment: Deployment) -> tuple[Reading, ...]:
+    """The counters, once they are at rest."""
+    return await read_settled(_sources(deployment))
+
+
 async def start_of(deployment: Deployment) -> Start:
     """Look before the first request."""
-    readings = await read_settled(_sources(deployment))
+    readings = await readings_of(deployment)
     return Start(readings, {s.name: size(s.log) for s in deployment.servers if s.log is not None})
 
 

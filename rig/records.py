@@ -94,8 +94,8 @@ class Groups:
 
 @dataclass(frozen=True)
 class PromptSources:
-    """Prompt tokens on the servers that prefill, over the evaluation: from their own prefix cache, loaded by a
-    connector, computed."""
+    """Prompt tokens on the servers that prefill, over the first asking of all questions: from their own prefix cache,
+    loaded by a connector, computed."""
 
     cached: int
     loaded: int

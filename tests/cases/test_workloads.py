@@ -197,3 +197,17 @@ def test_a_second_pass_that_loads_nothing_is_no_pass_of_the_storage(kit: Any, st
     assert "Pass 2 loaded nothing from the connector's storage" in reuse.why
     assert "were still in the server's own cache; make that smaller" in " ".join(done.out.split())
     assert found[None, 2].state is None
+
+
+def test_cache_hits_are_those_of_the_first_asking(kit: Any, start_sweep: Any, tmp_path: Path) -> None:
+    sweep = sweep_of(kit, tmp_path, [])
+    sweep["tasks"] = {"long": {**TASKS["long"], "shared": 0, "limit": 30, "canaries": 0, "warmup": 0}}
+    sweep["matrix"] = {"task": ["long"]}
+    sweep["cell"]["both"]["args"]["enable-prefix-caching"] = True
+    done = start_sweep(sweep).finish()
+    for cell in done.by_id.values():
+        sources = cell.result["sources"]
+        first = sum(r.prompt_tokens for r in cell.records if r.repeat == 0)
+        assert sum(sources.values()) == first and sources["cached"] < 0.1 * first, cell.result["cell_id"]
+    whole = by_task(done, "monolithic")["long"]
+    assert max(r.repeat for r in whole.records) == 1 and whole.result["noise_floor"] is not None
