@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import needs
 import pytest
 import yaml
 
@@ -154,6 +155,18 @@ def test_options_set_in_variables_are_known_too() -> None:
                 options_are_known(ROOT / "scripts" / script, shlex.split(options))
                 found += 1
     assert found == 4
+
+
+def test_ci_skips_no_test_for_want_of_a_program() -> None:
+    """Every need is promised by a job that installs it and runs what needs it."""
+    promised = set()
+    for job in load(ROOT / ".github" / "workflows" / "ci.yaml")["jobs"].values():
+        names = needs.required({needs.REQUIRE: "", **job.get("env", {})})
+        words = " ".join(step.get("run", "") for step in job["steps"]).split()
+        for name in names:
+            assert set(needs.NEEDS[name].packages) <= set(words[words.index("apt-get") :]), name
+        promised |= names if {"pytest", "needs"} <= set(words) else set()
+    assert promised == set(needs.NEEDS)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.stem)
