@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -28,6 +29,7 @@ from rig.records import CellResult, Outcome, Resumed, Status
 from rig.rounds import Round, rounds_of
 from rig.series import Reading
 from rig.store import RunFolder
+from rig.verdict_words import classes, questions
 
 
 def unfinished(cell: CellPlan, plan: DeploymentPlan, deployment: str, status: Status, why: str) -> CellResult:
@@ -129,10 +131,14 @@ async def run_cell(
         write_attempt(run, cell.id, Attempt(clock.t0_unix, (*parts, part)))
 
     async with _beside(follow(deployment, deployment_name, start, tally, keep)):
-        for asked in rounds:
-            await put(left(asked.requests if early is None else early.requests()), arrived)
-            if asked is rounds[0] and len(rounds) > 1:
-                between = await readings_of(deployment)
+        try:
+            for asked in rounds:
+                await put(left(asked.requests if early is None else early.requests()), arrived)
+                if asked is rounds[0] and len(rounds) > 1:
+                    between = await readings_of(deployment)
+        except DeployError as error:
+            error.add(_so_far(raw, rounds))
+            raise
     display.evaluated(cell.id)
     records = [with_reasoning(record, cell.task.score_reasoning) for record in raw]
     observed = await end_of(deployment, start)
@@ -141,6 +147,19 @@ async def run_cell(
     resumed = Resumed(len(kept.records), kept.again, launches, since_s) if kept else None
     gathered = Gathered(warm, records, rounds, observed, early, kept, resumed, between)
     return conclude(cell, plan, deployment_name, task, clock, gathered, baselines, run, tests_planned)
+
+
+def _so_far(records: Iterable[RequestRecord], rounds: Iterable[Round]) -> str:
+    """How far a cell had come when its deployment was lost."""
+    planned = sum(r.kind == "question" for asked in rounds for r in asked.requests)
+    ends = Counter(
+        "answered" if r.error is None else f"{r.error.leg} {r.error.error_class}"
+        for r in records
+        if r.kind == "question"
+    )
+    answered = ends.pop("answered", 0)
+    failed = f", {ends.total()} had failed ({classes(ends)})" if ends else ""
+    return f"by then {answered} of {questions(planned)} had an answer{failed}"
 
 
 @asynccontextmanager

@@ -58,6 +58,10 @@ class DeployError(RigError):
         self.log_line = log_line
         super().__init__(message)
 
+    def add(self, text: str) -> None:
+        """What else is known, behind what was said."""
+        self.args = (f"{self}; {text}",)
+
 
 class StartFailed(DeployError):
     pass

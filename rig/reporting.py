@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,8 @@ from rig.errors import DataError, UsageError
 from rig.records import CellResult, RunResult
 from rig.report.data import CellData, RunData
 from rig.report.history import format_history, format_history_markdown
+from rig.report.logs import LogTail
 from rig.report.markdown import format_markdown
-from rig.report.markdown_red import LogTail
 from rig.secrets import is_secret, masked_line
 from rig.store import RunFolder, write_text
 
@@ -35,14 +36,17 @@ SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 def read_data(folder: RunFolder, run: RunResult | None = None) -> RunData:
     """A run with all requests of its cells."""
     run = run or folder.read()
-    return RunData(run, {cell.cell_id: _cell(folder, cell.cell_id) for cell in run.cells})
+    return RunData(run, {cell.cell_id: _cell(folder, cell) for cell in run.cells})
 
 
 def load(path: Path) -> LoadedRun:
-    """The frames of a stored run. Raises DataError where `path` is none."""
+    """The frames of a stored run, with a warning where files of it are cut. Raises DataError where `path` is none."""
     from rig.report import frames
 
-    return frames.load(read_data(RunFolder.open(path)))
+    data = read_data(RunFolder.open(path))
+    for hole in data.holes():
+        warnings.warn(f"{path}: {hole}", stacklevel=3)
+    return frames.load(data)
 
 
 def format_report(folder: RunFolder, form: str, strict: bool = False) -> str:
@@ -116,19 +120,26 @@ def append_step_summary(markdown: str, environ: Mapping[str, str] = os.environ) 
     return path
 
 
-def _cell(folder: RunFolder, cell_id: str) -> CellData:
+def _cell(folder: RunFolder, cell: CellResult) -> CellData:
     """What a cell has on disk; one that never asked has no such files."""
+    cell_id = cell.cell_id
     asked, judged = folder.requests(cell_id).is_file(), (folder.cell(cell_id) / "judged.jsonl").is_file()
     return CellData(
         folder.read_requests(cell_id) if asked else (),
         folder.read_judged(cell_id) if judged else (),
         folder.read_pairs(cell_id),
         folder.read_canaries(cell_id),
+        read_logs(folder, cell),
+        folder.holes(cell),
     )
 
 
 def _markdown(folder: RunFolder, run: RunResult, strict: bool) -> str:
-    return format_markdown(run, str(folder.path), {c.cell_id: read_logs(folder, c) for c in run.cells})
+    return format_markdown(run, str(folder.path), _logs(folder, run))
+
+
+def _logs(folder: RunFolder, run: RunResult) -> dict[str, Sequence[LogTail]]:
+    return {cell.cell_id: read_logs(folder, cell) for cell in run.cells}
 
 
 def read_logs(folder: RunFolder, cell: CellResult, environ: Mapping[str, str] = os.environ) -> tuple[LogTail, ...]:
@@ -157,7 +168,7 @@ def _html(folder: RunFolder, run: RunResult, strict: bool) -> str:
 def _junit(folder: RunFolder, run: RunResult, strict: bool) -> str:
     from rig.report.junit import format_junit
 
-    return format_junit(run, strict)
+    return format_junit(run, strict, _logs(folder, run))
 
 
 def _csv(folder: RunFolder, run: RunResult, strict: bool) -> str:

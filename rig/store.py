@@ -156,6 +156,29 @@ class RunFolder:
             return None
         return f"its files are damaged: {result.task.n} questions, {asked} whole records, {judged} judged"
 
+    def holes(self, result: CellResult) -> tuple[str, ...]:
+        """What of a finished cell's files is cut, or is less than its result was made from; empty where all is there.
+
+        Pairs that are missing altogether can be made from the requests of both cells, and are no hole.
+        """
+        found = [
+            f"{path.name} ends within a line: what stood behind that is lost"
+            for path in sorted(self.cell(result.cell_id).glob("*.jsonl"))
+            if read_jsonl(path).cut_bytes
+        ]
+        if result.task is None:
+            return tuple(found)
+        asked, judged = self.requests(result.cell_id), self.cell(result.cell_id) / "judged.jsonl"
+        found += [f"{path.name} is missing" for path in (asked, judged) if not path.is_file()]
+        if asked.is_file() and judged.is_file() and (damage := self.damage(result)):
+            found.append(damage)
+        pairs = self.read_pairs(result.cell_id)
+        for comparison in result.comparisons:
+            first = sum(pair.repeat == 0 for pair in pairs.get(comparison.baseline, ()))
+            if comparison.baseline in pairs and first < comparison.n:
+                found.append(f"pairs with {comparison.baseline}: {first} of {comparison.n} are there")
+        return tuple(found)
+
     def read_requests(self, cell_id: str) -> list[RequestRecord]:
         return list(read_records(self.requests(cell_id)).records)
 

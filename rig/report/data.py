@@ -9,16 +9,22 @@ from functools import cached_property
 from evals.records import RequestRecord
 from rig.pairs import Side, make_pairs
 from rig.records import CellResult, Judged, JudgedCanary, Pair, RunResult
+from rig.report.logs import LogTail
 
 
 @dataclass(frozen=True)
 class CellData:
-    """The requests of one cell: raw, judged, held against each baseline by its name, and canaries."""
+    """The requests of one cell: raw, judged, held against each baseline by its name, and canaries.
+
+    `logs` are the ends of its servers' logs where it failed; `holes` say what of its files is cut or missing.
+    """
 
     records: Sequence[RequestRecord] = ()
     judged: Sequence[Judged] = ()
     pairs: Mapping[str, Sequence[Pair]] = field(default_factory=dict)
     canaries: Sequence[JudgedCanary] = ()
+    logs: Sequence[LogTail] = ()
+    holes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,12 @@ class RunData:
 
     def cell(self, cell_id: str) -> CellData:
         return self.cells.get(cell_id) or CellData()
+
+    def holes(self) -> list[str]:
+        """What of the run's files is cut or missing, each with its cell's name."""
+        return [
+            f"{result.cell_id}: {hole}" for result in self.results.cells for hole in self.cell(result.cell_id).holes
+        ]
 
     def pairs(self, result: CellResult) -> dict[str, Sequence[Pair]]:
         """Pairs of a cell by baseline, in the order of its comparisons; then those with itself.

@@ -9,9 +9,11 @@ from typing import Any
 import pandas as pd
 
 from evals.records import RequestRecord
+from rig.metrics import error_texts
 from rig.records import CellResult, Comparison, Judged, JudgedCanary, Pair, RunResult
 from rig.report.data import RunData, arrival
-from rig.report.rows import label_text
+from rig.report.reproduce import reproduce
+from rig.report.rows import groups_text, label_text
 from rig.verdict import state_name
 
 TEXT, WHOLE, REAL, TRUTH = "string[python]", "Int64", "Float64", "boolean"
@@ -29,7 +31,10 @@ CELL_COLUMNS: Mapping[str, str] = {
     **dict.fromkeys(("task", "task_version", "scorer"), TEXT),
     "n": WHOLE,
     **dict.fromkeys(("accuracy", "accuracy_low", "accuracy_high"), REAL),
-    **dict.fromkeys(("correct", "wrong", "unparsed", "truncated", "errors", "retried", "warmup_requests"), WHOLE),
+    **dict.fromkeys(
+        ("correct", "wrong", "unparsed", "truncated", "unscored", "errors", "retried", "warmup_requests"), WHOLE
+    ),
+    "errors_by_class": TEXT,
     **dict.fromkeys(("requests_per_s", "output_tokens_per_s", "total_tokens_per_s"), REAL),
     "output_tokens": WHOLE,
     "duration_s": REAL,
@@ -38,6 +43,8 @@ CELL_COLUMNS: Mapping[str, str] = {
     **dict.fromkeys(("transfers", "bytes", "external_tokens", "local_tokens", "failed", "expired"), WHOLE),
     **dict.fromkeys(("canaries_sent", "canaries_wrong", "canaries_crossed", "canaries_error"), WHOLE),
     "rerun_of": TEXT,
+    **dict.fromkeys(("resumed_kept", "resumed_again"), WHOLE),
+    **dict.fromkeys(("groups", "command"), TEXT),
 }
 COMPARISON_COLUMNS: Mapping[str, str] = {
     "baseline": TEXT,
@@ -89,7 +96,7 @@ def load(data: RunData) -> LoadedRun:
 
 def cells_frame(run: RunResult) -> pd.DataFrame:
     """A row a cell: labels as `label.NAME`, then the columns above; further baselines have their number at the end."""
-    rows = [_cell(run.info.run_id, cell) for cell in run.cells]
+    rows = [_cell(run, cell) for cell in run.cells]
     labels = dict.fromkeys(f"label.{name}" for cell in run.cells for name in cell.labels)
     most = max((len(cell.comparisons) for cell in run.cells), default=0)
     columns = {**dict(list(CELL_COLUMNS.items())[:6]), **dict.fromkeys(labels, TEXT)}
@@ -103,10 +110,10 @@ def _numbered(name: str, number: int) -> str:
     return name if number == 1 else f"{name}_{number}"
 
 
-def _cell(run_id: str, cell: CellResult) -> dict[str, Any]:
+def _cell(run: RunResult, cell: CellResult) -> dict[str, Any]:
     reason = cell.verdict.reasons[0] if cell.verdict and cell.verdict.reasons else None
     row: dict[str, Any] = {
-        "run_id": run_id,
+        "run_id": run.info.run_id,
         "cell_id": cell.cell_id,
         "kind": cell.kind,
         "deployment": cell.deployment,
@@ -118,7 +125,11 @@ def _cell(run_id: str, cell: CellResult) -> dict[str, Any]:
         "retried": cell.retried,
         "warmup_requests": cell.warmup_requests,
         "rerun_of": cell.rerun_of,
+        "groups": groups_text(cell),
+        "command": reproduce(run, cell),
     }
+    if cell.resumed:
+        row |= {"resumed_kept": cell.resumed.kept, "resumed_again": cell.resumed.again}
     row |= {f"label.{name}": None if value is None else label_text(value) for name, value in cell.labels.items()}
     if cell.task:
         row |= {"task": cell.task.name, "task_version": cell.task.version, "n": cell.task.n}
@@ -128,7 +139,8 @@ def _cell(run_id: str, cell: CellResult) -> dict[str, Any]:
         row |= {"accuracy_low": low, "accuracy_high": high}
     if c := cell.counts:
         row |= {"correct": c.correct, "wrong": c.wrong, "unparsed": c.unparsed, "truncated": c.truncated}
-        row["errors"] = sum(c.error.values())
+        row |= {"unscored": c.unscored, "errors": sum(c.error.values())}
+        row["errors_by_class"] = ", ".join(error_texts(c)) or None
     if t := cell.throughput:
         row |= {"requests_per_s": t.requests_per_s, "output_tokens_per_s": t.output_tokens_per_s}
         row |= {"total_tokens_per_s": t.total_tokens_per_s, "output_tokens": t.total_output_tokens}

@@ -39,6 +39,7 @@ def format_html(data: RunData) -> str:
         "script_hash": _digest(script),
         "heading": escape(rows.heading(run)),
         "summary": escape(sweep_summary(run.cells)),
+        "holes": _holes(data),
         "warmup": escape(rows.warmup_text(run.cells)),
         "grids": grids(run.cells) or tag("p", "Nothing ran."),
         "accuracy": accuracies(run.cells),
@@ -48,6 +49,17 @@ def format_html(data: RunData) -> str:
         "data": embedded(requests_data(data)).decode(),
     }
     return Template(_asset("report.html")).substitute(values)
+
+
+def _holes(data: RunData) -> str:
+    """What is not on this page because the run's files are cut, before anything else."""
+    found = data.holes()
+    if not found:
+        return ""
+    said = tag("p", tag("b", "Files of this run are damaged: what they held is not on this page."))
+    return tag(
+        "div", said + tag("ul", "".join(tag("li", escape(hole)) for hole in found)), class_="holes", role="alert"
+    )
 
 
 def _provenance(run: RunResult) -> str:

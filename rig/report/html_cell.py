@@ -11,11 +11,12 @@ from rig.report import rows
 from rig.report.data import RunData
 from rig.report.html_charts import by_order, distributions, first_divergence
 from rig.report.html_grid import anchor, state_badge
-from rig.report.html_svg import escape, table, tag
+from rig.report.html_svg import escape, table, tag, with_links
 from rig.report.html_timeline import timeline
+from rig.report.logs import decisive
 from rig.report.reproduce import reproduce
 from rig.secrets import masked_argv, masked_line
-from rig.verdict import BAD_STATES, OPEN_STATES, UNJUDGED_STATES, state_name
+from rig.verdict import state_name
 
 LONG = 30
 """Characters of a figure's text, above which it has a line of its own."""
@@ -24,24 +25,45 @@ LONG = 30
 def cell_section(data: RunData, number: int) -> str:
     """A cell, open where it needs a look; one that repeats another stays closed."""
     cell = data.results.cells[number]
-    state = state_name(cell)
-    look = state in BAD_STATES | UNJUDGED_STATES | OPEN_STATES | {"not judged"}
     head = tag("summary", tag("h3", f"{escape(cell.cell_id)} {state_badge(cell)}"))
-    parts = [head, _reasons(data, cell), _facts(cell), _comparisons(cell), _charts(data, cell), _latencies(cell)]
+    parts = [
+        head,
+        _holes(data, cell),
+        _reasons(data, cell),
+        _logs(data, cell),
+        _facts(cell),
+        _comparisons(cell),
+        _charts(data, cell),
+        _latencies(cell),
+    ]
     parts += [_findings(cell.evidence), _tests(cell), _commands(cell)]
     if data.cell(cell.cell_id).records:
-        parts.insert(2, tag("button", "Show its requests", type="button", class_="show", data_cell=str(number)))
-    opened = {"open": ""} if look and cell.rerun_of is None else {}
+        parts.insert(4, tag("button", "Show its requests", type="button", class_="show", data_cell=str(number)))
+    opened = {"open": ""} if rows.needs_a_look(cell) and cell.rerun_of is None else {}
     return tag("details", "".join(parts), class_="cell", id=anchor(number), **opened)
 
 
 def _reasons(data: RunData, cell: CellResult) -> str:
     reasons = rows.reason_texts(cell)
-    out = tag("ul", "".join(tag("li", escape(reason)) for reason in reasons), class_="reasons") if reasons else ""
+    expected = state_name(cell) in ("xfail", "xpass")
+    said = [tag("li", with_links(reason) if expected and not i else escape(reason)) for i, reason in enumerate(reasons)]
+    out = tag("ul", "".join(said), class_="reasons") if reasons else ""
     if cell.rerun_of:
         out += tag("p", f"Asked again, on fresh servers, for {tag('code', escape(cell.rerun_of))}.")
     again = tag("p", f"Run it again: {tag('code', escape(reproduce(data.results, cell)))}", class_="again")
     return out + again
+
+
+def _holes(data: RunData, cell: CellResult) -> str:
+    found = data.cell(cell.cell_id).holes
+    return tag("ul", "".join(tag("li", escape(hole)) for hole in found), class_="holes") if found else ""
+
+
+def _logs(data: RunData, cell: CellResult) -> str:
+    """The ends of the logs that say why a cell failed."""
+    tails = decisive(cell, data.cell(cell.cell_id).logs)
+    folded = [tag("summary", escape(log.title)) + tag("pre", escape("\n".join(log.lines))) for log in tails]
+    return "".join(tag("details", inner, class_="inner", open="") for inner in folded)
 
 
 def _facts(cell: CellResult) -> str:
@@ -53,6 +75,10 @@ def _facts(cell: CellResult) -> str:
         facts["by scorer"] = scorers
     if told := rows.requests_text(cell):
         facts["requests"] = told
+    if told := rows.groups_text(cell):
+        facts["accuracy by group"] = told
+    if told := rows.resumed_text(cell):
+        facts["resumed"] = told
     if t := cell.throughput:
         facts |= {"requests/s": rows.number(t.requests_per_s), "output tokens/s": rows.number(t.output_tokens_per_s)}
         facts["duration"] = f"{t.duration_s:.1f} s"

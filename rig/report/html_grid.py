@@ -117,8 +117,10 @@ def _chip(number: int, cell: CellResult, group: Sequence[tuple[int, CellResult]]
     same = [other for _, other in group if other.kind == cell.kind]
     rest = [n for n in rows.varying_labels(same) if n not in _PLACED and cell.labels.get(n) is not None]
     told = ", ".join(f"{n.replace('_', ' ')} {rows.label_text(cell.labels[n])}" for n in rest)
-    lines = [state_badge(cell), tag("b", escape(rows.accuracy_text(cell)))]
-    lines += [tag("span", escape(f"{rows.change_text(c)} points")) for c in cell.comparisons if c.delta is not None]
+    channel = rows.deciding_channel(cell)
+    lines = [f"{state_badge(cell)} {escape(channel)}" if channel else state_badge(cell)]
+    lines.append(tag("b", escape(rows.accuracy_text(cell))))
+    lines += [tag("span", escape(f"{text} points")) for text in rows.changes_texts(cell) if text != rows.MISSING]
     if told:
         lines.append(tag("small", escape(told)))
     inside = "".join(tag("span", line, class_="line") for line in lines)
@@ -127,12 +129,13 @@ def _chip(number: int, cell: CellResult, group: Sequence[tuple[int, CellResult]]
 
 def accuracies(cells: Sequence[CellResult]) -> str:
     """Accuracy of each cell with its interval, and its change against each baseline, on common scales."""
-    scored = [(i, c) for i, c in _first_asked(cells) if c.accuracy and c.accuracy.value is not None]
+    sound = [(i, c) for i, c in _first_asked(cells) if rows.figures_count(c)]
+    scored = [(i, c) for i, c in sound if c.accuracy and c.accuracy.value is not None]
     if not scored:
         return ""
     lows = [c.accuracy.ci95[0] if c.accuracy and c.accuracy.ci95 else 0.0 for _, c in scored]
     axis = Axis("accuracy", max(0.0, min(lows) - 0.02), 1.0)
-    changes = [(i, c, x) for i, c in _first_asked(cells) for x in c.comparisons if x.delta is not None]
+    changes = [(i, c, x) for i, c in sound for x in c.comparisons if x.delta is not None]
     lines = [
         _interval(i, c.cell_id, rows.accuracy_text(c), axis, a.value, a.ci95, state_badge(c))
         for i, c in scored

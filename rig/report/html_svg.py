@@ -14,11 +14,20 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 38
 
 _UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """What a page cannot show or must not hold: control characters but tab and newline, halves of pairs."""
+_ADDRESS = re.compile(r"(https?://[^\s<>\"')\]]+)")
 
 
 def escape(text: str) -> str:
     """Text as it may stand between tags and in quoted attributes."""
     return html.escape(_UNSHOWN.sub("\ufffd", text), quote=True)
+
+
+def with_links(text: str) -> str:
+    """Text in which addresses can be followed. Of what the sweep's author wrote alone: a model may write any."""
+    parts = _ADDRESS.split(text)
+    return "".join(
+        tag("a", escape(part), href=part, rel="noreferrer") if i % 2 else escape(part) for i, part in enumerate(parts)
+    )
 
 
 def tag(name: str, content: str = "", **attributes: str | float) -> str:

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from rig.records import CellResult, RunResult
 from rig.report import rows
+from rig.report.logs import LogTail, decisive
 from rig.report.reproduce import reproduce
+from rig.secrets import masked_argv
 from rig.verdict import BAD_STATES, OPEN_STATES, UNJUDGED_STATES, state_name
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 allows in no form (section 2.2, Char)."""
 
 
-def format_junit(run: RunResult, strict: bool = False) -> str:
+def format_junit(run: RunResult, strict: bool = False, logs: Mapping[str, Sequence[LogTail]] | None = None) -> str:
     """One suite. A regression or unexpected pass is a failure, a cell that could not be judged an error.
 
     An expected failure is skipped; so is a cell that is undecided or has no baseline, which under `strict` is a
     failure. Labels are properties of the test case. A cell that repeats a red one is no case of its own: what came of
-    it is among the red one's reasons.
+    it is among the red one's reasons. `logs` by cell id: the ends of a failed cell's are its standard error.
     """
     cells = [cell for cell in run.cells if cell.rerun_of is None]
     suite = ElementTree.Element("testsuite", {"name": _clean(run.info.name), "timestamp": _clean(run.info.started)})
-    _properties(suite, {"run": run.info.run_id, "config": run.info.config_file, **run.info.versions})
+    made = {"run": run.info.run_id, "config": run.info.config_file, "command": shlex.join(masked_argv(run.info.argv))}
+    made |= {"host": rows.label_text(run.info.host.get("hostname")), **rows.flat(run.info.git or {}, "git ")}
+    _properties(
+        suite, {**{name: text for name, text in made.items() if text not in ("", rows.MISSING)}, **run.info.versions}
+    )
     for cell in cells:
-        suite.append(_case(run, cell, strict))
+        suite.append(_case(run, cell, strict, (logs or {}).get(cell.cell_id, ())))
     for tag, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
     suite.set("tests", str(len(cells)))
@@ -46,13 +53,16 @@ def result_tag(state: str, strict: bool = False) -> str | None:
     return "skipped" if state in OPEN_STATES or state == "xfail" else None
 
 
-def _case(run: RunResult, cell: CellResult, strict: bool) -> ElementTree.Element:
+def _case(run: RunResult, cell: CellResult, strict: bool, logs: Sequence[LogTail]) -> ElementTree.Element:
     state = state_name(cell)
     case = ElementTree.Element("testcase", {"classname": _clean(run.info.name), "name": _clean(cell.cell_id)})
     if cell.throughput:
         case.set("time", f"{cell.throughput.duration_s:.3f}")
     facts = {"state": state, "accuracy": rows.accuracy_text(cell), "errors": rows.errors_text(cell.counts)}
-    facts |= {f"change from {c.baseline}": rows.change_text(c) for c in cell.comparisons}
+    told = {"requests": rows.requests_text(cell), "groups": rows.groups_text(cell), "resumed": rows.resumed_text(cell)}
+    facts |= {name: text for name, text in told.items() if text}
+    if rows.figures_count(cell):
+        facts |= {f"change from {c.baseline}": rows.change_text(c) for c in cell.comparisons}
     _properties(case, {**{name: rows.label_text(v) for name, v in cell.labels.items()}, **facts})
     reasons = rows.reason_texts(cell)
     if tag := result_tag(state, strict):
@@ -61,6 +71,9 @@ def _case(run: RunResult, cell: CellResult, strict: bool) -> ElementTree.Element
         said.text = _clean("\n".join([*reasons, "", f"Run it again: {reproduce(run, cell)}"]))
     elif reasons:
         ElementTree.SubElement(case, "system-out").text = _clean("\n".join(reasons))
+    if tails := decisive(cell, logs):
+        ends = "\n\n".join("\n".join([log.title, *log.lines]) for log in tails)
+        ElementTree.SubElement(case, "system-err").text = _clean(ends)
     return case
 
 

@@ -12,11 +12,14 @@ from collections.abc import Mapping, Sequence
 from rig.explain import explain
 from rig.records import CellResult, RunResult
 from rig.report import markdown_figures as figures
+from rig.report import rows
+from rig.report.logs import LogTail
 from rig.report.markdown_fit import LIMIT, Part, fit, fixed, optional
 from rig.report.markdown_grid import legend, overviews, repetitions, varying
-from rig.report.markdown_red import LOOK_AT, LogTail, Shown, entry, to_look_at
+from rig.report.markdown_red import BRIEF_CHARS, LOOK_AT, Shown, entry, to_look_at
 from rig.report.markdown_text import MARKS, code, inline, shortened
-from rig.report.reproduce import kept_options
+from rig.report.reproduce import kept_options, reproduce
+from rig.secrets import masked_line
 from rig.verdict import state_name, sweep_summary
 
 MOST_NAMED = 6
@@ -38,7 +41,7 @@ def format_markdown(
     if cells:
         parts += [optional(text, _OVERVIEW) for text in overviews(cells)]
         parts += [optional(legend(cells), _OVERVIEW), *_look_at(run, logs or {}, limit)]
-        parts += [optional(_expected(cells), _EXPECTED)]
+        parts += [optional(_expected(run), _EXPECTED)]
         parts += [
             optional(figures.by_groups(cells), _EXPECTED),
             optional(figures.resumed(cells), _EXPECTED),
@@ -83,8 +86,8 @@ def headline(cells: Sequence[CellResult]) -> str:
 def _named(cell: CellResult) -> str:
     """A cell's name with what decided."""
     name = code(shortened(cell.cell_id, 80))
-    reasons = cell.verdict.reasons if cell.verdict else ()
-    return f"{name} ({inline(reasons[0].channel)})" if reasons and state_name(cell) in LOOK_AT else name
+    channel = rows.deciding_channel(cell)
+    return f"{name} ({inline(channel)})" if channel else name
 
 
 def _about(run: RunResult, path: str) -> str:
@@ -118,14 +121,18 @@ def _look_at(run: RunResult, logs: Mapping[str, Sequence[LogTail]], limit: int) 
     return parts
 
 
-def _expected(cells: Sequence[CellResult]) -> str:
-    """Cells that failed as they were expected to, and why they were."""
-    found = [c for c in cells if state_name(c) == "xfail" and c.rerun_of is None]
-    lines = [
-        f"- {MARKS['xfail']} {code(c.cell_id)}: {inline(shortened(c.verdict.reasons[0].text, 300))}"
-        for c in found
-        if c.verdict and c.verdict.reasons
-    ]
+def _expected(run: RunResult) -> str:
+    """Cells that failed as they were expected to: why they were, what failed this time, and how to run them again."""
+    lines = []
+    for cell in run.cells:
+        if state_name(cell) != "xfail" or cell.rerun_of is not None or cell.verdict is None:
+            continue
+        expected, *found = cell.verdict.reasons
+        lines.append(f"- {MARKS['xfail']} {code(cell.cell_id)}: {inline(shortened(expected.text, 300))}")
+        if found:
+            text = shortened(masked_line(found[0].text), BRIEF_CHARS)
+            lines.append(f"  - this time **{inline(found[0].channel)}**: {inline(text)}")
+        lines.append(f"  - run it again: {code(reproduce(run, cell))}")
     return "### Failed as expected\n\n" + "\n".join(lines) if lines else ""
 
 

@@ -27,7 +27,8 @@ _METRICS = {
 
 def ratios(cells: Sequence[CellResult]) -> str:
     """A table of latencies and throughput over each baseline's; empty where none is known well enough."""
-    held = [(cell, c) for cell in cells if cell.rerun_of is None for c in cell.comparisons if c.ratios or c.slow]
+    sound = [cell for cell in cells if cell.rerun_of is None and rows.figures_count(cell)]
+    held = [(cell, c) for cell in sound for c in cell.comparisons if c.ratios or c.slow]
     if not held:
         return ""
     names = [name for name in _METRICS if any(r.metric == name for _, c in held for r in c.ratios)]
@@ -82,12 +83,7 @@ def by_groups(cells: Sequence[CellResult]) -> str:
 
 def resumed(cells: Sequence[CellResult]) -> str:
     """Cells that were gone on with after their sweep was killed."""
-    lines = [
-        f"- {code(c.cell_id)}: {c.resumed.kept} records are from before, {c.resumed.again} questions were asked again; "
-        "latencies and throughput are of what was asked after."
-        for c in cells
-        if c.resumed
-    ]
+    lines = [f"- {code(c.cell_id)}: {text}." for c in cells if (text := rows.resumed_text(c))]
     return "### Resumed\n\n" + "\n".join(lines) if lines else ""
 
 

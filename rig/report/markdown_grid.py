@@ -35,8 +35,8 @@ def overviews(cells: Sequence[CellResult]) -> list[str]:
 
 def legend(cells: Sequence[CellResult]) -> str:
     """How a field is read."""
-    text = "Each field: verdict, **accuracy**; below it the change against the baseline in points of 100, and its 95 % "
-    text += "interval."
+    text = "Each field: verdict, and what decided it where somebody has to look; **accuracy**; below it the change "
+    text += "against the baseline in points of 100, and its 95 % interval."
     return f"{text} *again:* the same cell once more, on fresh servers." if any(c.rerun_of for c in cells) else text
 
 
@@ -121,22 +121,19 @@ def _plain_table(cells: Sequence[CellResult], again: Mapping[str, CellResult]) -
 
 
 def field_of(cell: CellResult, again: Mapping[str, CellResult]) -> str:
-    """A cell in its place: verdict, accuracy, changes, and what came of asking it again."""
-    if not counts(cell):
-        return verdict_mark(cell)
-    lines = [verdict_mark(cell) + _accuracy(cell)]
+    """A cell in its place: verdict with what decided it, accuracy, changes, and what came of asking it again."""
+    channel = rows.deciding_channel(cell)
+    state = f"{verdict_mark(cell)} ({inline(channel)})" if channel else verdict_mark(cell)
+    if not rows.figures_count(cell):
+        return state
+    lines = [state + _accuracy(cell)]
     several = len(cell.comparisons) > 1
     for comparison in cell.comparisons:
         against = f" against {inline(shortened(comparison.baseline, LONGEST_LABEL))}" if several else ""
         lines.append(inline(rows.change_text(comparison)) + against)
     if repeated := again.get(cell.cell_id):
-        lines.append(f"*again:* {verdict_mark(repeated)}{_accuracy(repeated) if counts(repeated) else ''}")
+        lines.append(f"*again:* {verdict_mark(repeated)}{_accuracy(repeated) if rows.figures_count(repeated) else ''}")
     return "<br>".join(lines)
-
-
-def counts(cell: CellResult) -> bool:
-    """Whether a cell's figures say anything: those of an invalid one do not, whatever they are."""
-    return state_name(cell) not in ("invalid", "failed", "not judged")
 
 
 def verdict_mark(cell: CellResult) -> str:
@@ -151,12 +148,14 @@ def _accuracy(cell: CellResult) -> str:
 
 def _baselines(cells: Sequence[CellResult], judged: Sequence[CellResult]) -> str:
     """The cells that the others are held against, with what each came to."""
-    mono = [c for c in cells if c.kind == "monolithic"]
     used = dict.fromkeys(x.baseline for c in judged for x in c.comparisons)
-    known = {c.cell_id for c in mono}
+    held = [c for c in cells if c.kind == "monolithic" or c.cell_id in used]
+    known = {c.cell_id for c in held}
     lines = []
-    for cell in mono:
-        told = f"accuracy {inline(rows.accuracy_text(cell))}" if counts(cell) else "its figures do not count"
+    for cell in held:
+        told = (
+            f"accuracy {inline(rows.accuracy_text(cell))}" if rows.figures_count(cell) else "its figures do not count"
+        )
         lines.append(f"- {code(cell.cell_id)}: {verdict_mark(cell)}, {told}")
     lines += [f"- {code(name)}" for name in used if name not in known]
     return "Held against:\n\n" + "\n".join(lines) if lines else ""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from rig.records import CellResult, Reason, RunResult
 from rig.report import rows
+from rig.report.logs import LogTail, decisive
 from rig.report.markdown_fit import Part
-from rig.report.markdown_grid import counts, verdict_mark, where_labels
+from rig.report.markdown_grid import verdict_mark, where_labels
 from rig.report.markdown_text import block, code, folded, inline, shortened
 from rig.report.reproduce import reproduce
 from rig.secrets import masked_line
@@ -24,15 +25,6 @@ LONGEST_REASON = 1500
 """Of a single reason; nobody writes longer ones, but an exception may say anything."""
 
 _OF_THE_CELL = ("judged.", "requests.", "canaries.", "pairs.", "cell.json")
-
-
-@dataclass(frozen=True)
-class LogTail:
-    """The last lines of one server's log, secrets masked: `file` is its path within the run, `line` counts from 1."""
-
-    server: str
-    file: str
-    lines: tuple[str, ...]
 
 
 def to_look_at(cells: Sequence[CellResult]) -> list[CellResult]:
@@ -75,14 +67,6 @@ def entry(run: RunResult, cell: CellResult, logs: Sequence[LogTail], shown: Show
     return Part(forms, shown.ranks[: len(forms) - 1])
 
 
-def decisive(cell: CellResult, logs: Sequence[LogTail]) -> list[LogTail]:
-    """Of the logs those that have the failure's line, or else those of servers that it names, or else all."""
-    said = " ".join([cell.failure or "", *(f"{r.text} {r.evidence or ''}" for r in _reasons(cell))])
-    lines = [r.evidence for r in _reasons(cell) if r.channel == "errors" and r.evidence]
-    having = [log for log in logs if any(line in text for line in lines for text in log.lines)]
-    return having or [log for log in logs if log.server in said] or [log for log in logs if log.lines]
-
-
 def file_of(cell: CellResult, evidence: str) -> str:
     """Where a reason's evidence lies within the run; what is no file stays as it is."""
     return f"cells/{cell.cell_id}/{evidence}" if evidence.startswith(_OF_THE_CELL) else evidence
@@ -95,7 +79,7 @@ def _reasons(cell: CellResult) -> tuple[Reason, ...]:
 def _facts(cell: CellResult, names: Sequence[str]) -> str:
     """Which cell it is and what it came to, in a line."""
     said = [where_labels(cell, names)]
-    if cell.accuracy and not counts(cell):
+    if cell.accuracy and not rows.figures_count(cell):
         return "; ".join([*(text for text in said if text), "its figures do not count"]) + "."
     if cell.accuracy and cell.accuracy.value is not None:
         said.append(f"accuracy {inline(rows.accuracy_text(cell))}")
@@ -144,5 +128,4 @@ def _reason(cell: CellResult, reason: Reason, most: int, word: str | None = None
 
 
 def _tail(log: LogTail) -> str:
-    many = f"the last {len(log.lines)} lines" if len(log.lines) != 1 else "one line"
-    return folded(f"Log of {log.server}: {many} of {log.file}", block("\n".join(log.lines), "text"))
+    return folded(log.title, block("\n".join(log.lines), "text"))

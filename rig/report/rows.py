@@ -12,8 +12,10 @@ from rig.labels import label_text as label_text
 from rig.metrics import error_texts
 from rig.records import Accuracy, CellResult, Comparison, Counts, Group, Percentiles, PromptSources, Reason, RunResult
 from rig.secrets import masked_line
-from rig.verdict import state_name
+from rig.verdict import BAD_STATES, OPEN_STATES, UNJUDGED_STATES, state_name
 
+VOID = "does not count"
+"""In place of the figures of a cell that the run cannot speak about."""
 MOST_LISTED = 12
 """Questions named in a line; cell.json has all."""
 
@@ -103,15 +105,37 @@ def speed_columns(cells: Sequence[CellResult]) -> list[Column]:
 
 def verdict_columns(cells: Sequence[CellResult]) -> list[Column]:
     """How each cell stands to its baselines, one line each, and its verdict."""
-    changes = tuple("\n".join(change_text(x) for x in c.comparisons) or MISSING for c in cells)
+    changes = tuple("\n".join(changes_texts(c)) or MISSING for c in cells)
     return [
         Column("change, points\n[95 %]", changes, "change"),
         Column("verdict", tuple(state_name(c) for c in cells)),
     ]
 
 
+def figures_count(cell: CellResult) -> bool:
+    """Whether a cell's figures say anything: those of an invalid one do not, whatever they are."""
+    return state_name(cell) not in UNJUDGED_STATES
+
+
+def needs_a_look(cell: CellResult) -> bool:
+    """Whether a cell is red, undecided or without a verdict."""
+    return state_name(cell) in BAD_STATES | UNJUDGED_STATES | OPEN_STATES | {"not judged"}
+
+
+def deciding_channel(cell: CellResult) -> str | None:
+    """The channel that decided, of a cell that needs a look; accuracy alone does not tell why it does."""
+    reasons = cell.verdict.reasons if cell.verdict else ()
+    return reasons[0].channel if reasons and needs_a_look(cell) else None
+
+
 def accuracy_text(cell: CellResult) -> str:
-    return measured_text(cell.accuracy)
+    """Accuracy with its interval; said to be void where a cell's figures do not count."""
+    return VOID if cell.accuracy and not figures_count(cell) else measured_text(cell.accuracy)
+
+
+def changes_texts(cell: CellResult) -> list[str]:
+    """Change against each baseline; none where a cell's figures do not count."""
+    return [change_text(c) for c in cell.comparisons] if figures_count(cell) else []
 
 
 def measured_text(accuracy: Accuracy | None) -> str:
@@ -183,7 +207,7 @@ def ratios_text(cell: CellResult) -> list[str]:
         f"over {c.baseline}: "
         + ", ".join(f"{r.metric} {r.value:.2f} [{r.ci95[0]:.2f}, {r.ci95[1]:.2f}]" for r in c.ratios)
         for c in cell.comparisons
-        if c.ratios
+        if c.ratios and figures_count(cell)
     ]
 
 
@@ -272,11 +296,23 @@ def requests_text(cell: CellResult) -> str | None:
     parts = []
     if cell.retried:
         parts.append(f"{cell.retried} took more than one attempt to connect")
+    if counts.unscored:
+        parts.append(f"{counts.unscored} answered that have no right answer, so in no accuracy")
     if counts.error:
         parts.append(f"errors: {', '.join(error_texts(counts))}")
     asked = counts.correct + counts.wrong + counts.unparsed + counts.truncated + counts.unscored
     asked += sum(counts.error.values())
     return "; ".join([f"{asked} questions", *parts]) if parts else None
+
+
+def resumed_text(cell: CellResult) -> str | None:
+    """What of a cell is from before its sweep was killed; None where it was not."""
+    if cell.resumed is None:
+        return None
+    return (
+        f"{cell.resumed.kept} records are from before, {cell.resumed.again} questions were asked again; latencies and "
+        "throughput are of what was asked after"
+    )
 
 
 def reason_text(reason: Reason) -> str:

@@ -8,7 +8,8 @@ from rig.explain import explain
 from rig.metrics import METRIC_FORMULAS
 from rig.records import CellResult, RunResult
 from rig.report import rows
-from rig.report.rows import Column
+from rig.report.reproduce import reproduce
+from rig.report.rows import Column, needs_a_look
 from rig.report.text import WIDTH, fits, grid_lines, grid_text, painted, wrap
 from rig.verdict import state_name, sweep_summary
 
@@ -24,7 +25,8 @@ def format_table(run: RunResult, path: str, width: int = WIDTH, color: bool = Fa
         parts += [_listed("Accuracy by scorer", run.cells, rows.scorers_text, width)]
         parts += [_listed("Accuracy by groups of questions", run.cells, rows.groups_text, width)]
         parts += [_listed("Requests", run.cells, rows.requests_text, width)]
-        parts += [_verdicts(run.cells, width, color), _why(run.cells, width)]
+        parts += [_listed("Resumed", run.cells, rows.resumed_text, width)]
+        parts += [_verdicts(run.cells, width, color), _why(run.cells, width), _again(run)]
         parts += [_listed("Noise floor", run.cells, rows.noise_text, width)]
         parts += [_listed("Repeats", run.cells, rows.repeats_text, width), _ratios(run.cells, width)]
         parts += [rows.warmup_text(run.cells)]
@@ -80,9 +82,14 @@ def _verdicts(cells: Sequence[CellResult], width: int, color: bool) -> str:
     lines = ["Verdicts"]
     for cell in cells:
         lines.append(f"  {cell.cell_id}: {painted(state_name(cell), color)}")
-        for reason in cell.verdict.reasons if cell.verdict else ():
-            lines.append(wrap(f"    {rows.reason_text(reason)}", width, "      "))
+        lines += [wrap(f"    {text}", width, "      ") for text in rows.reason_texts(cell)]
     return "\n".join(lines)
+
+
+def _again(run: RunResult) -> str:
+    """The command for each cell that needs a look, on a line of its own: it is there to be copied."""
+    lines = [f"  {reproduce(run, cell)}" for cell in run.cells if cell.rerun_of is None and needs_a_look(cell)]
+    return "\n".join(["To run them again", *lines]) if lines else ""
 
 
 def _reference(run: RunResult, width: int) -> str:

@@ -25,7 +25,7 @@ def test_missing_values_are_empty_and_never_zero(every_state: RunResult) -> None
     failed = next(row for row in rows(format_csv(every_state)) if row["cell_id"] == "cell-failed")
     filled = {name for name, value in failed.items() if value}
     assert filled == {
-        "run_id", "cell_id", "kind", "deployment", "status", "state", "channel", "reason", "failure",
+        "run_id", "cell_id", "kind", "deployment", "status", "state", "channel", "reason", "failure", "command",
         "label.model", "label.prefill_tp", "label.decode_tp", "label.async_scheduling",
     }  # fmt: skip
 

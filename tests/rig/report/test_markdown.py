@@ -31,7 +31,7 @@ from rig.report.markdown import format_markdown, headline
 from rig.report.markdown_figures import formulas
 from rig.report.markdown_fit import GITHUB_LIMIT, LIMIT
 from rig.report.markdown_grid import words
-from rig.report.markdown_red import LogTail, decisive
+from rig.report.logs import LogTail, decisive
 from rig.report.reproduce import reproduce
 from rig.segments import segment_text
 
@@ -180,7 +180,7 @@ def test_rows_of_the_grid_are_prefill_and_its_columns_decode_and_async(sweep: Ru
     heads, rows = tables(format_markdown(sweep, "x"))[0]
     assert heads == ["prefill TP", *(f"decode TP {d}, async {a}" for d in (1, 2) for a in ("off", "on"))]
     assert [row[0] for row in rows] == ["1", "2"]
-    assert rows[0][4].startswith("❌ regression 0.877")
+    assert rows[0][4].startswith("❌ regression (damage) 0.877")
     assert "again: ❌ regression" in rows[0][4]
 
 
@@ -267,12 +267,12 @@ def test_the_same_results_give_the_same_bytes(sweep: RunResult) -> None:
 
 def test_missing_values_are_never_zero(sweep: RunResult) -> None:
     _, rows = tables(format_markdown(sweep, "x"))[0]
-    assert rows[1][4] == "🛑 failed"
+    assert rows[1][4] == "🛑 failed (errors)"
 
 
 def test_figures_of_an_invalid_cell_are_not_shown_as_if_they_counted(sweep: RunResult) -> None:
     text = format_markdown(sweep, "x")
-    assert tables(text)[0][1][1][2] == "⚠️ invalid"
+    assert tables(text)[0][1][1][2] == "⚠️ invalid (transfer)"
     assert "prefill TP 2, decode TP 1, async on; its figures do not count." in text
 
 
