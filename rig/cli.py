@@ -135,7 +135,10 @@ def report(runs: tuple[Path, ...], form: str, history: bool, out: Path | None, s
 @click.argument("run", type=PATH)
 @click.option("--scorer", help="Only this scorer (default: each task's own).")
 def rescore(run: Path, scorer: str | None) -> None:
-    """Score the stored texts of RUN again: writes a new judged file a cell, changes no record."""
+    """Score the stored texts of RUN again: writes a new judged file a cell, changes no record and no verdict.
+
+    `pdrig compare --scorer` judges by what it wrote.
+    """
     from rig.rescoring import rescore_run
     from rig.store import RunFolder
 

@@ -1,4 +1,8 @@
-"""`pdrig rescore`: score stored texts again, and write what comes out beside what was."""
+"""`pdrig rescore`: score stored texts again, and write what comes out beside what was.
+
+Results and verdicts stay as they are, since a verdict rests on more than texts: on baselines that may be in no run, on
+an order of questions that was ended early, on expectations of the sweep file. `pdrig compare --scorer` judges anew.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,24 @@ from rig.store import RunFolder
 
 
 def rescore_run(run: RunFolder, scorer: str | None) -> Iterator[str]:
-    """Score every cell's stored texts; yields a line a cell. Raises UsageError for an unknown scorer.
+    """Score every cell's stored texts; yields a line a cell, then what that means for its verdict, if it has any.
 
+    Raises UsageError for an unknown scorer.
     The reference answers come from the run's own judged records, so neither task data nor a server is needed.
     """
     if scorer is not None and scorer not in SCORERS:
         raise UsageError(f"--scorer {scorer}: no such scorer; there are {', '.join(SCORERS)}")
+    used: dict[str, None] = {}
     for result in run.read().cells:
         if result.task is not None:
-            yield rescore_cell(run, result, scorer or result.task.scorer)
+            name = scorer or result.task.scorer
+            used[name] = None
+            yield rescore_cell(run, result, name)
+    for name in used:
+        yield (
+            f"cell.json, reports and verdicts stay as they were; for verdicts by {name}: "
+            f"pdrig compare CANDIDATE BASELINE --scorer {name}"
+        )
 
 
 def rescore_cell(run: RunFolder, result: CellResult, scorer: str) -> str:

@@ -19,7 +19,6 @@ from rig.errors import UsageError
 from rig.evidence_parts import unprovable, with_legs
 from rig.metrics import RIGS_OWN
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan
-from rig.records import CellResult
 from rig.rounds import rounds_of
 from rig.store import RunFolder, as_json
 
@@ -62,7 +61,7 @@ def kept_of(
     """
     if not run.requests(cell.id).is_file():
         return None
-    if why := _spoiled(run.read_cell(cell.id)):
+    if why := _spoiled(run, cell):
         return why
     attempt = read_attempt(run, cell.id)
     if attempt is None or not attempt.parts:
@@ -89,10 +88,15 @@ def kept_of(
     return Kept(attempt.t0_unix, tuple(parts), records, len(stored) - len(records))
 
 
-def _spoiled(result: CellResult | None) -> str | None:
+def _spoiled(run: RunFolder, cell: CellPlan) -> str | None:
+    if cell.task.pass_:
+        return "it is one of several passes over the same questions, which are about what the servers hold"
+    result = run.read_cell(cell.id)
     if result is None or result.status == "interrupted":
         return None
-    return f"its deployment failed ({result.failure})" if result.status == "failed" else "its files are damaged"
+    if result.status == "failed":
+        return f"its deployment failed ({result.failure})"
+    return "its files are damaged" if run.damage(result) else None
 
 
 def _differs(run: RunFolder, part: Part, plan: DeploymentPlan, engines: Mapping[str, Any]) -> str | None:

@@ -224,9 +224,24 @@ class Sweep:
             if problem := self.run.damage(result):
                 self.display.say(f"{name}: asked again, {problem}")
                 return False
+            if was := self._otherwise_scored(series[0], result):
+                self.told.append(f"{name}: judged anew, {was}")
+                self.display.say(self.told[-1])
+                return False
             self.finished[name] = cells.Finished.read(result, self.run)
             self.display.say(f"{name}: finished before this run was resumed")
         return True
+
+    def _otherwise_scored(self, cell: CellPlan, result: CellResult) -> str | None:
+        """What a finished cell was scored by, if not as it would be now: it cannot be held against others then."""
+        if result.task is None:
+            return None
+        now_is = task_info(self.tasks[cell.task.label], cell.task.score_reasoning)
+        if now_is.scorer_sha256 == result.task.scorer_sha256:
+            return None
+        value = result.accuracy.value if result.accuracy else None
+        gave = "" if value is None else f", which gave {value:.3f}"
+        return f"it was scored by another version of {result.task.scorer}{gave}"
 
     async def _deployment(self, plan: DeploymentPlan, wanted: Sequence[list[CellPlan]]) -> None:
         """Evaluate series of cells on one deployment; a fresh one where a series needs it, and after a fault or

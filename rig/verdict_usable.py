@@ -69,7 +69,9 @@ def otherwise_scored(name: str, base: CellResult | None, result: CellResult) -> 
         return ()
     which = "another version of it" if theirs.scorer == mine.scorer else theirs.scorer
     text = (
-        f"The baseline {name} cannot be used: this cell was scored by {mine.scorer}, the baseline by {which}. "
-        "Score the stored texts of both again with `pdrig rescore`, or run the baseline again."
+        f"The baseline {name} cannot be used: this cell was scored by {mine.scorer}, the baseline by {which}. Where "
+        "both are of one run, `pdrig sweep --resume` judges both anew from what was answered; else score the stored "
+        f"texts of both again, with `pdrig rescore RUN --scorer {mine.scorer}`, then `pdrig compare --scorer "
+        f"{mine.scorer}`."
     )
     return (Reason("rig", text, f"cells/{name}/cell.json"),)

@@ -5,22 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import re
 import select
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import pytest
 import yaml
+from sim_sweeps import ROOT, Json, SweepProcess, clean_env, end, free_ports, free_range, sweep_file
 
 from evals.records import RequestRecord
 from evals.sink import read_records
@@ -30,7 +28,6 @@ from rig.machine import detect_machine
 from rig.plan import plan_sweep
 from rig.planned import DeploymentPlan, SweepPlan
 
-ROOT = Path(__file__).parents[2]
 CASE = "both.env.CASE"
 """The axis that names a case; engines pay no attention to it."""
 FAULTS = "both.env.PDRIG_SIM_FAULTS"
@@ -41,34 +38,7 @@ ASKED = "\n\nQuestion: "
 PATIENCE_S = 400
 """How long anything is waited for. Far longer than it takes: a machine with other work to do is no failure."""
 
-Json = dict[str, Any]
 Faults = Sequence[Mapping[str, Any]]
-
-
-OUTSIDE_EPHEMERAL = (20000, 32000)
-"""Below the ports that Linux gives to outgoing connections, of which these tests make thousands."""
-_handed_out: set[int] = set()
-
-
-def free_range(count: int) -> int:
-    """The first of so many ports in a row that were free a moment ago; none is handed out twice."""
-    while True:
-        first = random.randrange(*OUTSIDE_EPHEMERAL)
-        wanted = set(range(first, first + count))
-        if wanted & _handed_out:
-            continue
-        try:
-            for port in wanted:
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        _handed_out.update(wanted)
-        return first
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    return [free_range(1) for _ in range(count)]
 
 
 def rows(path: Path) -> list[Json]:
@@ -92,63 +62,11 @@ def asked(fault: str, rate: float = 1.0, **more: Any) -> Json:
 
 
 def template(task: Mapping[str, Any] | None = None, sim: Mapping[str, Any] | None = None) -> Json:
-    """A sweep of one P/D cell against one monolithic server, on free ports: 40 questions, a margin they can show."""
-    prefill, prefill_side, decode, decode_side, proxy, alone = free_ports(6)
-    settings = {"max_num_seqs": 64, **(sim or {})}
-    return {
-        "name": "cases",
-        "models": {"sim": {"id": "sim/tiny", "served_name": "sim-tiny"}},
-        "engines": {
-            "sim": {
-                "command": ["{rig_python}", "-m", "rig.sim"],
-                "device": "cpu",
-                "env": {"PDRIG_SIM_CONFIG": json.dumps(settings)},
-            }
-        },
-        "cell": {
-            "model": "sim",
-            "engine": "sim",
-            "async_scheduling": False,
-            "kv_transfer_config": {
-                "kv_connector": "NixlConnector",
-                "kv_role": "kv_both",
-                "kv_load_failure_policy": "fail",
-                # What failed requests hold is waited for, after a cell: not for half a minute.
-                "kv_connector_extra_config": {"kv_lease_duration": 5},
-            },
-            "both": {
-                "side_channel_host": "127.0.0.1",
-                "args": {"max-model-len": 2048},
-                "env": {"CASE": "none", "PDRIG_SIM_FAULTS": "[]"},
-            },
-            "prefill": {"port": prefill, "side_channel_port": prefill_side},
-            "decode": {"port": decode, "side_channel_port": decode_side},
-            "proxy": {"port": proxy},
-            "task": "tiny",
-        },
-        "tasks": {
-            "tiny": {
-                "task": "gsm-tiny",
-                "limit": 40,
-                "shots": 2,
-                "max_tokens": 64,
-                "concurrency": 8,
-                "warmup": 0,
-                "canaries": 0,
-                **(task or {}),
-            }
-        },
-        "baseline": {
-            "monolithic": {
-                "async_scheduling": False,
-                "port": alone,
-                "env": {"CASE": None, "PDRIG_SIM_FAULTS": None},
-            }
-        },
-        "gates": {"max_accuracy_drop": 0.1},
-        "rerun": False,
-        "limits": {"start_s": 240, "check_s": 120, "hang_s": 120, "stop_s": 5},
-    }
+    """A sweep of one P/D cell against one monolithic server whose servers have variables for a case and its faults."""
+    sweep = sweep_file(task, sim)
+    sweep["cell"]["both"] |= {"side_channel_host": "127.0.0.1", "env": {"CASE": "none", "PDRIG_SIM_FAULTS": "[]"}}
+    sweep["baseline"]["monolithic"] |= {"async_scheduling": False, "env": {"CASE": None, "PDRIG_SIM_FAULTS": None}}
+    return sweep
 
 
 def with_cases(sweep: Json, cases: Mapping[str, Faults], more: Mapping[str, Json] | None = None) -> Json:
@@ -214,21 +132,13 @@ class Cell:
 
 
 @dataclass
-class Sweep:
-    """`pdrig sweep` in a process of its own; `ledger_path` is what all engines of it write."""
+class Sweep(SweepProcess):
+    """A sweep of a case; `ledger_path` is what all engines of it write."""
 
-    folder: Path
-    process: subprocess.Popen[str]
-    ledger_path: Path
-    code: int = -1
-    out: str = ""
-    err: str = ""
+    ledger_path: Path = Path()
 
-    def finish(self) -> Sweep:
-        """Wait for its end; exit code, stdout and stderr are known then."""
-        self.out, self.err = self.process.communicate(timeout=PATIENCE_S)
-        self.code = self.process.returncode
-        return self
+    def finish(self, patience_s: float = PATIENCE_S) -> Self:
+        return super().finish(patience_s)
 
     @property
     def run(self) -> Path:
@@ -298,34 +208,13 @@ def start_sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartSweep
     ) -> Sweep:
         """`again` runs the same file once more, in the folder of an earlier sweep; `before` wraps the command."""
         folder = again.folder if again else tmp_path_factory.mktemp("sweep")
-        config = folder / "sweep.yaml"
-        if sweep is not None:
-            config.write_text(yaml.safe_dump(sweep, sort_keys=False))
         ledger = folder / "ledger.jsonl"
-        command = [*before, sys.executable, "-m", "rig", "sweep", str(config), "--out", str(folder / "runs"), *options]
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**clean_env(), "PDRIG_SIM_LEDGER": str(ledger), **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(Sweep(folder, process, ledger))
+        env = {"PDRIG_SIM_LEDGER": str(ledger), **(env or {})}
+        started.append(Sweep.start(folder, sweep, *options, before=before, env=env, ledger_path=ledger))
         return started[-1]
 
     yield start
-    for sweep in started:
-        if sweep.process.poll() is None:
-            sweep.process.terminate()
-            sweep.process.communicate()
-
-
-def clean_env() -> dict[str, str]:
-    """This process's environment without what would steer engines or evaluations."""
-    foreign = ("PDRIG_", "VLLM_", "OPENAI_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    end(started)
 
 
 def planned(sweep: Json, folder: Path) -> SweepPlan:

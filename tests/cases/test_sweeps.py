@@ -287,22 +287,27 @@ def test_case_28_stored_texts_are_scored_again(kit: Any, sweeps: Any, sound: Any
     again = kit.rows(cell.folder / "judged.gsm8k-flexible.jsonl")
     assert len(again) == 40 and {row["scorer"] for row in again} == {"gsm8k-flexible"}
     assert {name: (cell.folder / name).read_bytes() for name in before} == before, "no record was changed"
+    assert "verdicts stay as they were; for verdicts by gsm8k-flexible: pdrig compare" in done.stdout
     assert rescore(kit, run, "--scorer", "new").returncode == 2
 
 
-def test_case_28_a_baseline_of_another_version_of_the_scorer_is_refused(
+def test_case_28_a_baseline_of_another_version_of_the_scorer_is_judged_anew(
     kit: Any, sweeps: Any, sound: Any, start_sweep: Any
 ) -> None:
-    """The baseline is made to be from before the scorer changed, and a cell is run again."""
+    """The baseline is made to be from before the scorer changed, and a cell is run again beside it."""
     first = sweeps["sound"]
     baseline = sound["baseline"].folder / "cell.json"
     old = json.loads(baseline.read_text())
+    asked, now = sound["baseline"].ids, old["task"]["scorer_sha256"]
     old["task"]["scorer_sha256"] = "0" * 64
     baseline.write_text(json.dumps(old))
     (sound["25 runs on"].folder / "cell.json").unlink()
     again = start_sweep(None, "--resume", str(first.run), again=first).finish()
-    assert again.code == 3, again.out + again.err
-    cell = again.cells["25 runs on"]
-    assert (cell.state, cell.channels[0]) == ("invalid", "rig")
-    assert "scored by gsm8k-strict, the baseline by another version of it" in cell.why
-    assert "pdrig rescore" in cell.why and "pdrig rescore" in again.out
+    assert again.code == 0, again.out + again.err
+    assert again.cells["25 runs on"].state == "pass"
+    renewed = again.cells["baseline"]
+    assert renewed.result["task"]["scorer_sha256"] == now
+    told = f"{renewed.folder.name}: judged anew, it was scored by another version of gsm8k-strict, which gave 0."
+    assert told in again.err and told in "".join(json.loads((again.run / "run.json").read_text())["notes"])
+    proved = renewed.result["resumed"]["kept"]
+    assert proved and len(asked & renewed.ids) == proved, "what is proved is not asked again"

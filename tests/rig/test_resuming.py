@@ -17,12 +17,14 @@ from evals.sink import JsonlWriter
 from rig.asking import load_task
 from rig.attempts import Attempt, Kept, Part, read_attempt, write_attempt
 from rig.deploy.record import Record
+from rig.judge import judge
 from rig.planned import CellPlan, DeploymentPlan, ProxyPlan, ServerPlan, TaskPlan
-from rig.records import CellResult, Gates
+from rig.records import CellResult, Gates, TaskInfo
 from rig.resuming import kept_of
 from rig.series import Reading
 from rig.store import RunFolder
 
+SAMPLES = [f"gsm-tiny-{i:04d}" for i in range(6)]
 TASK = TaskPlan("t", "gsm-tiny", 6, 0, None, 1, True, 0, canaries=0)
 CELL = CellPlan("c", {}, "pd", "d", TASK, Gates())
 SERVER = ServerPlan("decode-0", "decode", ("vllm", "--port", "1"), {"A": "1"}, 1, "http://x:1", "m")
@@ -166,11 +168,27 @@ def test_a_proof_that_is_too_weak_is_none(stopped: Stopped) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
-    [("failed", "its deployment failed (decode-0 ended)"), ("ok", "its files are damaged"), ("interrupted", None)],
+    ("status", "questions", "told"),
+    [
+        ("failed", 5, "its deployment failed (decode-0 ended)"),
+        ("ok", 6, "its files are damaged"),
+        ("ok", 5, None),
+        ("interrupted", 6, None),
+    ],
 )
-def test_a_cell_with_a_result(stopped: Stopped, status: Any, told: str | None) -> None:
+def test_a_cell_with_a_result(stopped: Stopped, status: Any, questions: int, told: str | None) -> None:
+    """One that is whole and asked again all the same, as its scorer changed, keeps its answers."""
     stopped.write()
-    stopped.run.write_cell(CellResult("c", {}, "pd", "d", status, failure="decode-0 ended"))
+    stopped.run.write_judged("c", judge(stopped.records, dict.fromkeys(SAMPLES, "#### 1"), [], "gsm8k-strict"))
+    task = TaskInfo("gsm-tiny", "1", "p", "gsm8k-strict", "0" * 64, questions)
+    stopped.run.write_cell(CellResult("c", {}, "pd", "d", status, task=task, failure="decode-0 ended"))
     found = stopped.kept()
     assert found == told if told else isinstance(found, Kept)
+
+
+def test_one_of_several_passes_starts_over(stopped: Stopped) -> None:
+    stopped.write()
+    first = replace(CELL, task=replace(TASK, pass_=1))
+    assert stopped.kept(cell=first) == (
+        "it is one of several passes over the same questions, which are about what the servers hold"
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from evals.scorers import get_scorer
 from evals.tasks import build_task
 from rig import cell as cells
 from rig import launching
@@ -17,7 +18,7 @@ from rig.deploy import Deployment
 from rig.errors import DeployError
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
 from rig.progress import Display
-from rig.records import CellResult, Gates, RunInfo, State, Verdict
+from rig.records import Accuracy, CellResult, Gates, RunInfo, State, TaskInfo, Verdict
 from rig.store import RunFolder
 
 TASK = TaskPlan("t", "gsm-tiny", 1, 0, None, 1, True, 0)
@@ -126,6 +127,24 @@ async def test_resumed_passes_are_asked_again_from_the_first(stage: Stage) -> No
     states = await stage.sweep([single("x"), *series("a", 2), *series("b", 2)])
     assert stage.asked == [["a1", "a2"]]
     assert set(states.values()) == {"pass"}
+
+
+async def test_a_cell_that_was_scored_by_another_version_is_judged_anew_when_resumed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunFolder, "damage", lambda *_: None)
+    await stage.sweep([single("a"), single("b")])
+    now = get_scorer("gsm8k-strict").sha256
+    for name, sha in (("a", "0" * 64), ("b", now)):
+        result = stage.run.read_cell(name)
+        assert result is not None
+        task = TaskInfo("gsm-tiny", "1", "p", "gsm8k-strict", sha, 1)
+        stage.run.write_cell(replace(result, task=task, accuracy=Accuracy("gsm8k-strict", 0.975, None)))
+    stage.asked.clear()
+    await stage.sweep([single("a"), single("b")])
+    assert stage.asked == [["a"]]
+    told = "a: judged anew, it was scored by another version of gsm8k-strict, which gave 0.975"
+    assert told in stage.run.read_info().notes
 
 
 async def test_a_red_cell_whose_repetition_is_missing_gets_it_when_resumed(stage: Stage) -> None:

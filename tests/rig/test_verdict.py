@@ -22,6 +22,7 @@ from rig.records import (
     Pair,
     Reason,
     State,
+    TaskInfo,
     Verdict,
 )
 from rig.verdict import decide, exit_code, failed, state_name, sweep_summary
@@ -262,6 +263,21 @@ def test_an_unusable_baseline(make_result: MakeResult, fields: dict[str, object]
     verdict = judge(make_result(), base=base)
     assert verdict.state == "invalid"
     assert "The baseline mono cannot be used" in verdict.reasons[0].text and text in verdict.reasons[0].text
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [(("robust", "2"), "the baseline by robust. "), (("gsm8k-strict", "2"), "the baseline by another version of it. ")],
+)
+def test_a_baseline_that_was_scored_otherwise(make_result: MakeResult, theirs: tuple[str, str], words: str) -> None:
+    """The outcomes of both mean other things; what makes them comparable is said."""
+    mine = make_result(task=TaskInfo("t", "1", "p", "gsm8k-strict", "1", 400))
+    base = make_result("mono", kind="monolithic", task=TaskInfo("t", "1", "p", *theirs, 400))
+    verdict = judge(mine, versus(0, 0), base=base)
+    assert verdict.state == "invalid" and verdict.reasons[0].channel == "rig"
+    assert f"this cell was scored by gsm8k-strict, {words}" in verdict.reasons[0].text
+    for offer in ("`pdrig sweep --resume`", "`pdrig rescore RUN --scorer gsm8k-strict`", "`pdrig compare --scorer"):
+        assert offer in verdict.reasons[0].text
 
 
 def test_a_baseline_without_a_result(make_result: MakeResult) -> None:

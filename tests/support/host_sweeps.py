@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import socket
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
-import yaml
+from sim_sweeps import Json, SweepProcess, end, sweep_file
 
 from rig.deploy.guard import stat_of
 
-ROOT = Path(__file__).resolve().parents[2]
-Json = dict[str, Any]
 PATIENCE_S = 240
 MARK = "PDRIG_TEST_MARK"
 
 
 @dataclass
-class Run:
-    """`pdrig sweep` in a process of its own; `mark` is in the environment of all of its servers."""
+class Run(SweepProcess):
+    """A sweep on other machines; `mark` is in the environment of all of its servers."""
 
-    folder: Path
-    process: subprocess.Popen[str]
-    mark: str
-    code: int = -1
-    out: str = ""
-    err: str = ""
+    mark: str = ""
 
-    def finish(self, patience_s: float = PATIENCE_S) -> Run:
-        self.out, self.err = self.process.communicate(timeout=patience_s)
-        self.code = self.process.returncode
-        return self
+    def finish(self, patience_s: float = PATIENCE_S) -> Self:
+        return super().finish(patience_s)
 
     def cells(self) -> dict[str, Json]:
         """Results by kind; there is one of each."""
@@ -83,20 +69,6 @@ class Run:
         return found
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago: below those of outgoing connections, and none of a sweep in configs/."""
-    found: set[int] = set()
-    while len(found) < count:
-        port = random.randrange(20000, 25000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-        found.add(port)
-    return sorted(found)
-
-
 class Sweeps:
     """Makes and starts sweeps of two simulated servers, prefill on the first host and decode on the second."""
 
@@ -106,52 +78,12 @@ class Sweeps:
 
     @staticmethod
     def file(hosts: Sequence[Json], **top: Any) -> Json:
-        prefill, prefill_side, decode, decode_side, proxy, alone = free_ports(6)
-        settings = {"max_num_seqs": 64, **top.pop("sim", {})}
-        return {
-            "name": "hosts",
-            "models": {"sim": {"id": "sim/tiny", "served_name": "sim-tiny"}},
-            "engines": {
-                "sim": {
-                    "command": ["{rig_python}", "-m", "rig.sim"],
-                    "device": "cpu",
-                    "env": {"PDRIG_SIM_CONFIG": json.dumps(settings)},
-                }
-            },
-            "hosts": {"one": hosts[0], "two": hosts[1]},
-            "cell": {
-                "model": "sim",
-                "engine": "sim",
-                "async_scheduling": False,
-                "kv_transfer_config": {
-                    "kv_connector": "NixlConnector",
-                    "kv_role": "kv_both",
-                    "kv_load_failure_policy": "fail",
-                    "kv_connector_extra_config": {"kv_lease_duration": 5},
-                },
-                "both": {"listen": "0.0.0.0", "side_channel_host": "{hostname}", "args": {"max-model-len": 2048}},
-                "prefill": {"host": "one", "port": prefill, "side_channel_port": prefill_side},
-                "decode": {"host": "two", "port": decode, "side_channel_port": decode_side},
-                "proxy": {"port": proxy},
-                "task": "tiny",
-            },
-            "tasks": {
-                "tiny": {
-                    "task": "gsm-tiny",
-                    "limit": 40,
-                    "shots": 2,
-                    "max_tokens": 64,
-                    "concurrency": 8,
-                    "warmup": 0,
-                    "canaries": 0,
-                }
-            },
-            "baseline": {"monolithic": {"port": alone}},
-            "gates": {"max_accuracy_drop": 0.1},
-            "rerun": False,
-            "limits": {"start_s": 120, "check_s": 60, "hang_s": 60, "stop_s": 5},
-            **top,
-        }
+        sweep = sweep_file(sim=top.pop("sim", {}))
+        sweep["hosts"] = {"one": hosts[0], "two": hosts[1]}
+        sweep["cell"]["both"] |= {"listen": "0.0.0.0", "side_channel_host": "{hostname}"}
+        sweep["cell"]["prefill"]["host"], sweep["cell"]["decode"]["host"] = "one", "two"
+        sweep["limits"] = {"start_s": 120, "check_s": 60, "hang_s": 60, "stop_s": 5}
+        return {**sweep, "name": "hosts", **top}
 
     def start(self, sweep: Json, *before: str, **env: str) -> Run:
         """`before` wraps the command, as salloc does."""
@@ -159,18 +91,7 @@ class Sweeps:
         folder.mkdir()
         mark = uuid.uuid4().hex
         sweep["cell"]["both"].setdefault("env", {})[MARK] = mark
-        config = folder / "sweep.yaml"
-        config.write_text(yaml.safe_dump(sweep, sort_keys=False))
-        process = subprocess.Popen(
-            [*before, sys.executable, "-m", "rig", "sweep", str(config), "--out", str(folder / "runs")],
-            cwd=ROOT,
-            env={k: v for k, v in os.environ.items() if not k.startswith(("PDRIG_", "VLLM_", "SLURM_"))} | env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.started.append(Run(folder, process, mark))
+        self.started.append(Run.start(folder, sweep, before=before, env=env, mark=mark))
         return self.started[-1]
 
 
@@ -179,10 +100,7 @@ def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
     """None outlives the test."""
     made = Sweeps(tmp_path)
     yield made
-    for run in made.started:
-        if run.process.poll() is None:
-            run.process.terminate()
-            run.process.communicate()
+    end(made.started)
 
 
 @pytest.fixture

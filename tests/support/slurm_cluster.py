@@ -14,7 +14,7 @@ from typing import Any
 
 import needs
 import pytest
-from host_sweeps import free_ports
+from sim_sweeps import free_ports
 
 from rig.deploy.guard import descendants, stat_of
 
