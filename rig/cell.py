@@ -22,7 +22,7 @@ from rig.deploy import Deployment
 from rig.early import EarlyStop
 from rig.errors import DeployError, Hung
 from rig.judge import with_reasoning
-from rig.observing import Tally, end_of, follow, readings_of, start_of
+from rig.observing import Tally, end_of, follow, part_of, readings_of, start_of
 from rig.planned import CellPlan, DeploymentPlan
 from rig.progress import Display
 from rig.records import CellResult, Outcome, Resumed, Status
@@ -143,6 +143,9 @@ async def run_cell(
     records = [with_reasoning(record, cell.task.score_reasoning) for record in raw]
     observed = await end_of(deployment, start)
     await deployment.flush_legs()
+    # So that nothing is asked again should all of it have to be judged once more.
+    if (whole := part_of(deployment, deployment_name, start, observed.after, tally())) is not None:
+        keep(whole)
     launches = tuple(dict.fromkeys(part.deployment for part in parts))
     resumed = Resumed(len(kept.records), kept.again, launches, since_s) if kept else None
     gathered = Gathered(warm, records, rounds, observed, early, kept, resumed, between)

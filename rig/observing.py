@@ -96,13 +96,22 @@ async def follow(
         ended = tally().ended
         await asyncio.sleep(SETTLED_S)
         readings = await read_once(_sources(deployment))
-        if not any(reading.missing for reading in readings):
-            logs = {
-                s.name: LogSpan(str(s.log), start.log_sizes[s.name], size(s.log))
-                for s in deployment.servers
-                if s.log is not None
-            }
-            keep(Part(name, start.readings, readings, ended, tally().begun, logs))
+        if (part := part_of(deployment, name, start, readings, Tally(ended, tally().begun))) is not None:
+            keep(part)
+
+
+def part_of(
+    deployment: Deployment, name: str, start: Start, readings: tuple[Reading, ...], tally: Tally
+) -> Part | None:
+    """What these readings speak for; None where an instance did not answer."""
+    if any(reading.missing for reading in readings):
+        return None
+    logs = {
+        s.name: LogSpan(str(s.log), start.log_sizes[s.name], size(s.log))
+        for s in deployment.servers
+        if s.log is not None
+    }
+    return Part(name, start.readings, readings, tally.ended, tally.begun, logs)
 
 
 def logs_of(part: Part) -> LogFindings:
