@@ -68,6 +68,17 @@ def explain(results: Sequence[CellResult]) -> Explanation | None:
     return Explanation(shared, irrelevant, pair, " ".join(sentence for sentence in said if sentence))
 
 
+def sound_beside(cell: CellResult, results: Sequence[CellResult]) -> dict[str, list[Any]]:
+    """Values of one label with which there is a sound cell that shares all other labels with this one, by label."""
+    found: dict[str, list[Any]] = {}
+    for green in filter(is_green, results):
+        names = dict.fromkeys([*cell.labels, *green.labels])
+        different = [n for n in names if _key(cell.labels.get(n)) != _key(green.labels.get(n))]
+        if len(different) == 1:
+            found.setdefault(different[0], []).append(green.labels.get(different[0]))
+    return found
+
+
 def is_red(result: CellResult) -> bool:
     """Whether a cell got worse, as was expected or not. An expected failure to come up is not that."""
     state = _state(result)

@@ -44,7 +44,7 @@ def cell_section(data: RunData, number: int) -> str:
 
 
 def _reasons(data: RunData, cell: CellResult) -> str:
-    reasons = rows.reason_texts(cell)
+    reasons = rows.reason_texts(cell, data.results.cells)
     expected = state_name(cell) in ("xfail", "xpass")
     said = [tag("li", with_links(reason) if expected and not i else escape(reason)) for i, reason in enumerate(reasons)]
     out = tag("ul", "".join(said), class_="reasons") if reasons else ""

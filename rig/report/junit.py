@@ -64,7 +64,7 @@ def _case(run: RunResult, cell: CellResult, strict: bool, logs: Sequence[LogTail
     if rows.figures_count(cell):
         facts |= {f"change from {c.baseline}": rows.change_text(c) for c in cell.comparisons}
     _properties(case, {**{name: rows.label_text(v) for name, v in cell.labels.items()}, **facts})
-    reasons = rows.reason_texts(cell)
+    reasons = rows.reason_texts(cell, run.cells)
     if tag := result_tag(state, strict):
         reasons = reasons or ["This cell has no verdict: it was not finished."]
         said = ElementTree.SubElement(case, tag, {"message": _clean(reasons[0]), "type": state})

@@ -57,7 +57,7 @@ def entry(run: RunResult, cell: CellResult, logs: Sequence[LogTail], shown: Show
     parts = [
         title,
         _facts(cell, shown.labels),
-        "\n".join(f"- {text}" for text in _told(cell, shown.again.get(cell.cell_id))),
+        "\n".join(f"- {text}" for text in [*_told(cell, shown.again.get(cell.cell_id)), *_beside(cell, run.cells)]),
         "Run it again:",
     ]
     parts.append(block(command, "sh"))
@@ -116,6 +116,11 @@ def _told(cell: CellResult, again: CellResult | None) -> Iterator[str]:
         )
     if told := rows.requests_text(cell):
         yield f"**requests**: {inline(told)}"
+
+
+def _beside(cell: CellResult, cells: Sequence[CellResult]) -> list[str]:
+    text = rows.beside_text(cell, cells)
+    return [f"**beside**: {inline(text)}."] if text else []
 
 
 def _reason(cell: CellResult, reason: Reason, most: int, word: str | None = None) -> str:

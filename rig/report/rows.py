@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rig.explain import sound_beside
 from rig.labels import MISSING as MISSING
 from rig.labels import label_text as label_text
 from rig.metrics import error_texts
@@ -320,12 +321,28 @@ def reason_text(reason: Reason) -> str:
     return f"{reason.channel}: {reason.text}" + (f" [{reason.evidence}]" if reason.evidence else "")
 
 
-def reason_texts(cell: CellResult) -> list[str]:
-    """Every reason of a verdict, then why the cell failed where none says so; secrets in quoted logs masked."""
+def reason_texts(cell: CellResult, cells: Sequence[CellResult]) -> list[str]:
+    """Every reason of a verdict, then why the cell failed where none says so, then what sound cell stands beside it.
+
+    Secrets in quoted logs are masked. `cells` are all of the sweep.
+    """
     texts = [reason_text(reason) for reason in (cell.verdict.reasons if cell.verdict else ())]
     if cell.failure and not any(cell.failure in text for text in texts):
         texts.append(cell.failure)
+    beside = beside_text(cell, cells)
+    texts += [f"beside: {beside}"] if beside else []
     return [masked_line(text) for text in texts] if cell.status == "failed" else texts
+
+
+def beside_text(cell: CellResult, cells: Sequence[CellResult]) -> str | None:
+    """What one would have to change of a red cell to have a sound one; None where no sound cell is that near."""
+    if state_name(cell) not in {"regression", *UNJUDGED_STATES} or cell.rerun_of is not None:
+        return None
+    near = [
+        f"{name} {' or '.join(label_text(value) for value in values)}"
+        for name, values in sound_beside(cell, cells).items()
+    ]
+    return f"sound with {', or with '.join(near)}, all else the same" if near else None
 
 
 def flat(reference: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

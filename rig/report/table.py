@@ -82,7 +82,7 @@ def _verdicts(cells: Sequence[CellResult], width: int, color: bool) -> str:
     lines = ["Verdicts"]
     for cell in cells:
         lines.append(f"  {cell.cell_id}: {painted(state_name(cell), color)}")
-        lines += [wrap(f"    {text}", width, "      ") for text in rows.reason_texts(cell)]
+        lines += [wrap(f"    {text}", width, "      ") for text in rows.reason_texts(cell, cells)]
     return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rig.explain import explain, is_green, is_red
+from rig.explain import explain, is_green, is_red, sound_beside
 from rig.records import CellResult, State, Status, Verdict
 
 
@@ -197,3 +197,23 @@ def test_a_planted_cause_is_found_on_a_full_grid(cause: set[str], spare: int) ->
     assert found is not None and found.shared == dict.fromkeys(sorted(cause), True)
     assert set(found.irrelevant) == set("abc") - cause | ({"d"} if spare else set())
     assert found.pair is not None and len(found.pair[2]) == 1 and set(found.pair[2]) <= cause
+
+
+# Beside one cell
+
+
+def test_sound_cells_that_differ_in_one_label_are_named_by_it() -> None:
+    bad = red(engine="b", async_scheduling=True, tp=2)
+    others = [
+        green(engine="b", async_scheduling=False, tp=2),
+        green(engine="a", async_scheduling=True, tp=2),
+        cell("improved", engine="c", async_scheduling=True, tp=2),
+        green(engine="a", async_scheduling=False, tp=2),
+        cell("inconclusive", engine="b", async_scheduling=True, tp=1),
+    ]
+    assert sound_beside(bad, [bad, *others]) == {"async_scheduling": [False], "engine": ["a", "c"]}
+    assert sound_beside(bad, [bad]) == {}
+
+
+def test_true_is_not_one_beside_a_cell_either() -> None:
+    assert sound_beside(red(x=1), [green(x=True)]) == {"x": [True]}

@@ -27,11 +27,11 @@ from rig.records import (
     TaskInfo,
     Verdict,
 )
+from rig.report.logs import LogTail, decisive
 from rig.report.markdown import format_markdown, headline
 from rig.report.markdown_figures import formulas
 from rig.report.markdown_fit import GITHUB_LIMIT, LIMIT
 from rig.report.markdown_grid import words
-from rig.report.logs import LogTail, decisive
 from rig.report.reproduce import reproduce
 from rig.segments import segment_text
 
