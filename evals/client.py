@@ -337,12 +337,12 @@ class _Exchange:
         return RequestError(self._leg, self.watch.fired, f"{what} within {limit:g} s")
 
     def _not_connected(self, error: OSError) -> RequestError:
+        # What takes no connection is what was asked, whoever stands behind it.
+        leg = "proxy" if self._leg == "unknown" else self._leg
         if isinstance(error, TimeoutError) and error.errno is None:
-            return RequestError(self._leg, "connect_timeout", f"no connection within {self._timeouts.connect:g} s")
+            return RequestError(leg, "connect_timeout", f"no connection within {self._timeouts.connect:g} s")
         if error.errno in OWN_LIMITS:
             return RequestError("client", "internal", f"this machine gave no socket: {one_line(str(error))}")
-        # What refuses a connection is what was asked, whoever stands behind it.
-        leg = "proxy" if self._leg == "unknown" else self._leg
         return RequestError(leg, "connect", one_line(str(error)))
 
     def _broken(self, lost: Lost) -> RequestError:

@@ -166,9 +166,10 @@ def throughput(records: Iterable[RequestRecord]) -> Throughput | None:
 
 def error_texts(counts: Counts) -> list[str]:
     """Errors as `decode reset 3`, the most frequent first; without a leg where none is known."""
-    named = {f"{leg} {kind}": k for leg, kinds in counts.error_by_leg.items() for kind, k in kinds.items()}
+    by_leg = {leg: kinds for leg, kinds in counts.error_by_leg.items() if leg != "unknown"}
+    named = {f"{leg} {kind}": k for leg, kinds in by_leg.items() for kind, k in kinds.items()}
     for kind, total in counts.error.items():
-        if left := total - sum(kinds.get(kind, 0) for kinds in counts.error_by_leg.values()):
+        if left := total - sum(kinds.get(kind, 0) for kinds in by_leg.values()):
             named[kind] = left
     return [f"{name} {k}" for name, k in sorted(named.items(), key=lambda item: (-item[1], item[0]))]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.answer import Answer, BadAnswer, error_from
+from evals.answer import MAX_ID, Answer, BadAnswer, error_from
 from evals.records import ErrorClass, ErrorLeg
 
 KEYS = st.sampled_from(
@@ -41,7 +41,7 @@ def test_anything_is_an_answer_or_one_error(bodies: list[bytes], streamed: bool)
     else:
         assert answer.text
     fields = (answer.text, answer.reasoning, answer.token_ids, answer.logprobs, answer.finish_reason)
-    orjson.dumps([fields, answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens])
+    orjson.dumps([fields, answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens, answer.response_id])
 
 
 @given(JSON)
@@ -49,6 +49,19 @@ def test_any_error_object_is_one_line(value: Any) -> None:
     error = error_from(value, "decode", "http_status", "Bad Gateway")
     assert error.leg in get_args(ErrorLeg) and error.error_class in get_args(ErrorClass)
     assert error.message and "\n" not in error.message
+
+
+def test_an_answer_has_the_first_id_that_it_gives_itself() -> None:
+    answer = Answer("decode")
+    for named in (None, 7, "cmpl-a", "cmpl-b"):
+        answer.add_event(orjson.dumps({"id": named, "choices": []}), 1.0)
+    assert answer.response_id == "cmpl-a"
+    whole = Answer("decode")
+    whole.add_body(orjson.dumps({"id": "x" * 2000, "choices": [{"text": "a"}]}))
+    assert whole.response_id == "x" * MAX_ID
+    nameless = Answer("decode")
+    nameless.add_body(orjson.dumps({"choices": [{"text": "a"}]}))
+    assert nameless.response_id is None
 
 
 def test_gaps_are_between_chunks_with_text() -> None:

@@ -40,6 +40,14 @@ async def test_nobody_listens(ask: Any) -> None:
     assert (record.http_status, record.text, record.attempts) == (None, None, 1)
 
 
+async def test_a_router_that_takes_no_connection_is_at_fault_itself(ask: Any, server: Any) -> None:
+    """What comes back from behind it may be any leg's."""
+    record = await ask(f"http://127.0.0.1:{closed_port()}", default_leg="unknown")
+    assert failure(record) == ("proxy", "connect")
+    server.behave = lambda call: call.json({"error": {"message": "no"}}, status=502)
+    assert failure(await ask(server.url, default_leg="unknown")) == ("unknown", "http_status")
+
+
 async def test_retries_are_bounded_and_counted(ask: Any) -> None:
     record = await ask(f"http://127.0.0.1:{closed_port()}", retries=2)
     assert failure(record) == ("decode", "connect")

@@ -56,6 +56,8 @@ def test_errors_are_named_with_their_leg_where_one_is_known() -> None:
     counts = Counts(1, 0, 0, 0, {"empty": 1, "reset": 4}, {"decode": {"reset": 3}, "prefill": {"reset": 1}})
     assert metrics.error_texts(counts) == ["decode reset 3", "empty 1", "prefill reset 1"]
     assert metrics.error_texts(Counts(1, 0, 0, 0, {"reset": 4})) == ["reset 4"]
+    behind = Counts(1, 0, 0, 0, {"reset": 4, "connect": 1}, {"unknown": {"reset": 4}, "proxy": {"connect": 1}})
+    assert metrics.error_texts(behind) == ["reset 4", "proxy connect 1"]
     assert metrics.error_texts(Counts(1, 0, 0, 0)) == []
 
 
