@@ -15,7 +15,7 @@ from typing import Any
 from rig.config import Config
 from rig.config_errors import shown
 from rig.config_matrix import Cell
-from rig.connectors import adapter, through_storage, why_none
+from rig.connectors import OFFLOADING, adapter, through_storage, why_none
 from rig.plan_pairs import PULL, PUSH, Pair, pair_of, serves_vllm
 from rig.yaml_source import KeyPath, dotted
 
@@ -280,9 +280,18 @@ def _hma_asked_for(pair: Pair) -> Iterator[Finding]:
 def _offloaded_state(pair: Pair) -> Iterator[Finding]:
     for side in pair.sides:
         off = side.args.get("enable-prefix-caching") is False
-        if pair.model.state and "OffloadingConnector" in side.connectors and off:
+        if pair.model.state and OFFLOADING in side.connectors and off:
             key = side.arg_key("enable-prefix-caching")
             yield Finding(key, "an OffloadingConnector of a model with state needs prefix caching; set it to true")
+
+
+def _storage_on_cpu(pair: Pair) -> Iterator[Finding]:
+    for side in pair.sides if pair.device == "cpu" else ():
+        for config in (side.kv, *side.children):
+            own = "spec_module_path" in (config.get("kv_connector_extra_config") or {})
+            if config.get("kv_connector") == OFFLOADING and not own:
+                problem = f"{OFFLOADING}'s own storage needs a GPU; take docs/workloads.md's (spec_module_path)"
+                yield Finding(side.kv_key("kv_connector_extra_config"), problem)
 
 
 def _cached_state(pair: Pair) -> Iterator[Finding]:
@@ -380,6 +389,7 @@ RULES = (
     Rule("state needs HMA", f"{_WORKER}, _is_hma_required", _state_needs_hma),
     Rule("HMA", "distributed/kv_transfer/kv_connector/factory.py, create_connector", _hma_asked_for),
     Rule("offloaded state", f"{_V1}offloading/config.py, tokens_per_hash", _offloaded_state),
+    Rule("offloading on a CPU", "v1/kv_offload/cpu/spec.py, get_worker", _storage_on_cpu),
     Rule("cached state", f"{_WORKER}, _validate_remote_agent_handshake", _cached_state),
     Rule("mamba block", "config/vllm.py, validate_mamba_block_size", _mamba_block),
     Rule("pipeline stages", f"{_WORKER}, pp_size", _pipelines),

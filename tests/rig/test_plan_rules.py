@@ -197,6 +197,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "cell.both.args.enable-prefix-caching: an OffloadingConnector of a model with state needs prefix caching",
     ),
     (
+        "an offload storage without a GPU",
+        sweep({"kv_transfer_config": multi(NIXL, OFFLOADING)}, PLAIN, {"device": "cpu"}),
+        "cell.kv_transfer_config.kv_connector_extra_config: OffloadingConnector's own storage needs a GPU",
+    ),
+    (
         "mamba blocks",
         sweep(args(mamba_block_size=64, no_enable_prefix_caching=True)),
         "cell.both.args.mamba-block-size: can only be set with prefix caching",
@@ -313,6 +318,14 @@ def test_what_is_only_likely_to_fail_is_a_note(data: dict[str, Any], expected: s
 
 FINE: list[tuple[str, dict[str, Any]]] = [
     ("nothing said", sweep()),
+    (
+        "an offload storage of one's own without a GPU",
+        sweep(
+            {"kv_transfer_config": multi(NIXL, {**OFFLOADING, "kv_connector_extra_config": {"spec_module_path": "m"}})},
+            PLAIN,
+            {"device": "cpu"},
+        ),
+    ),
     ("prefill at the KV heads", sweep(tps(4, 2), PLAIN)),
     ("both beyond the KV heads", sweep(tps(8, 8), PLAIN)),
     ("decode beyond the KV heads, reading", sweep(tps(2, 8), PLAIN)),
