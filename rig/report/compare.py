@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from rig.compared import Compared, Held, SideSummary, Unmatched
 from rig.matching import differ_text
 from rig.records import Accuracy, Comparison, Percentiles
-from rig.report import rows
+from rig.report import looks, rows
 from rig.report.markdown_text import code, folded, grid, plain
 from rig.report.rows import MISSING, Column, number
 from rig.report.text import WIDTH, fits, grid_lines, grid_text, painted, wrap
@@ -127,7 +127,7 @@ def _told(held: Held) -> Iterator[str]:
     if held.refused:
         yield held.refused
     for reason in held.verdict.reasons if held.verdict else ():
-        yield rows.reason_text(reason)
+        yield looks.reason_text(reason)
     for note in held.notes:
         yield f"note: {note}"
 

@@ -13,14 +13,15 @@ from functools import cache
 from importlib import resources
 from string import Template
 
+from rig.explain import explain
 from rig.metrics import METRIC_FORMULAS
 from rig.records import RunResult
-from rig.report import rows
+from rig.report import looks, made, rows
 from rig.report.data import RunData
 from rig.report.html_cell import cell_section
 from rig.report.html_charts import over_concurrency
 from rig.report.html_data import embedded, requests_data
-from rig.report.html_grid import accuracies, grids
+from rig.report.html_grid import accuracies, anchor, grids, state_badge
 from rig.report.html_svg import escape, table, tag
 from rig.secrets import masked_argv, masked_yaml
 from rig.verdict import sweep_summary
@@ -38,10 +39,11 @@ def format_html(data: RunData) -> str:
         "style_hash": _digest(style),
         "script_hash": _digest(script),
         "heading": escape(rows.heading(run)),
-        "summary": escape(sweep_summary(run.cells)),
+        "summary": _summary(run),
         "holes": _holes(data),
         "warmup": escape(rows.warmup_text(run.cells)),
         "grids": grids(run.cells) or tag("p", "Nothing ran."),
+        "why": tag("p", f"Which cells: {escape(why.text)}") if (why := explain(run.cells)) else "",
         "accuracy": accuracies(run.cells),
         "speed": over_concurrency(run.cells),
         "cells": cells,
@@ -49,6 +51,18 @@ def format_html(data: RunData) -> str:
         "data": embedded(requests_data(data)).decode(),
     }
     return Template(_asset("report.html")).substitute(values)
+
+
+def _summary(run: RunResult) -> str:
+    """How many cells ended in which state, then a link to each that needs a look, the worst first."""
+    counted = tag("p", escape(sweep_summary(run.cells).split(". Look at:")[0]), class_="summary")
+    numbers = {cell.cell_id: i for i, cell in enumerate(run.cells)}
+    links = [
+        f"{tag('a', escape(cell.cell_id), href=f'#{anchor(numbers[cell.cell_id])}')} {state_badge(cell)} "
+        f"{escape(looks.deciding_channel(cell) or '')}"
+        for cell in looks.to_look_at(run.cells)
+    ]
+    return counted + (tag("ul", "".join(tag("li", link) for link in links), class_="look") if links else "")
 
 
 def _holes(data: RunData) -> str:
@@ -72,6 +86,15 @@ def _provenance(run: RunResult) -> str:
     }
     facts |= {**info.versions, **rows.flat(info.host), **rows.flat(info.git or {}, "git ")}
     parts = [table(["what", "value"], [[name, text] for name, text in facts.items()])]
+    if engines := made.engine_columns(run.info):
+        parts += [
+            tag("h3", "Engines"),
+            table([c.title for c in engines], list(zip(*(c.texts for c in engines), strict=True))),
+        ]
+    if variables := made.variables(run.info):
+        inner = table(["deployment", "server", "variable", "value"], variables)
+        head = tag("summary", "Environment variables that were set for each server")
+        parts.append(tag("details", head + inner, class_="inner"))
     if info.notes:
         parts.append(tag("ul", "".join(tag("li", escape(note)) for note in info.notes)))
     found = [rows.flat(reference) for reference in run.reference]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rig.records import CellResult, Comparison, Evidence
 from rig.records_requests import ITSELF
-from rig.report import rows
+from rig.report import looks, rows
 from rig.report.data import RunData
 from rig.report.html_charts import by_order, distributions, first_divergence
 from rig.report.html_grid import anchor, state_badge
@@ -39,12 +39,12 @@ def cell_section(data: RunData, number: int) -> str:
     parts += [_findings(cell.evidence), _tests(cell), _commands(cell)]
     if data.cell(cell.cell_id).records:
         parts.insert(4, tag("button", "Show its requests", type="button", class_="show", data_cell=str(number)))
-    opened = {"open": ""} if rows.needs_a_look(cell) and cell.rerun_of is None else {}
+    opened = {"open": ""} if looks.needs_a_look(cell) and cell.rerun_of is None else {}
     return tag("details", "".join(parts), class_="cell", id=anchor(number), **opened)
 
 
 def _reasons(data: RunData, cell: CellResult) -> str:
-    reasons = rows.reason_texts(cell, data.results.cells)
+    reasons = looks.reason_texts(cell, data.results.cells)
     expected = state_name(cell) in ("xfail", "xpass")
     said = [tag("li", with_links(reason) if expected and not i else escape(reason)) for i, reason in enumerate(reasons)]
     out = tag("ul", "".join(said), class_="reasons") if reasons else ""

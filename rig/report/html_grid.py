@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rig.records import CellResult
-from rig.report import rows
+from rig.report import looks, rows
 from rig.report.html_svg import Axis, coordinate, escape, svg, tag
 from rig.verdict import state_name
 
@@ -117,7 +117,7 @@ def _chip(number: int, cell: CellResult, group: Sequence[tuple[int, CellResult]]
     same = [other for _, other in group if other.kind == cell.kind]
     rest = [n for n in rows.varying_labels(same) if n not in _PLACED and cell.labels.get(n) is not None]
     told = ", ".join(f"{n.replace('_', ' ')} {rows.label_text(cell.labels[n])}" for n in rest)
-    channel = rows.deciding_channel(cell)
+    channel = looks.deciding_channel(cell)
     lines = [f"{state_badge(cell)} {escape(channel)}" if channel else state_badge(cell)]
     lines.append(tag("b", escape(rows.accuracy_text(cell))))
     lines += [tag("span", escape(f"{text} points")) for text in rows.changes_texts(cell) if text != rows.MISSING]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from rig.records import CellResult, RunResult
-from rig.report import rows
+from rig.report import looks, rows
 from rig.report.logs import LogTail, decisive
 from rig.report.reproduce import reproduce
 from rig.secrets import masked_argv
@@ -64,7 +64,7 @@ def _case(run: RunResult, cell: CellResult, strict: bool, logs: Sequence[LogTail
     if rows.figures_count(cell):
         facts |= {f"change from {c.baseline}": rows.change_text(c) for c in cell.comparisons}
     _properties(case, {**{name: rows.label_text(v) for name, v in cell.labels.items()}, **facts})
-    reasons = rows.reason_texts(cell, run.cells)
+    reasons = looks.reason_texts(cell, run.cells)
     if tag := result_tag(state, strict):
         reasons = reasons or ["This cell has no verdict: it was not finished."]
         said = ElementTree.SubElement(case, tag, {"message": _clean(reasons[0]), "type": state})

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from rig.explain import explain
 from rig.records import CellResult, RunResult
+from rig.report import looks
 from rig.report import markdown_figures as figures
-from rig.report import rows
 from rig.report.logs import LogTail
 from rig.report.markdown_fit import LIMIT, Part, fit, fixed, optional
 from rig.report.markdown_grid import legend, overviews, repetitions, varying
-from rig.report.markdown_red import BRIEF_CHARS, LOOK_AT, Shown, entry, to_look_at
+from rig.report.markdown_red import BRIEF_CHARS, Shown, entry
 from rig.report.markdown_text import MARKS, code, inline, shortened
 from rig.report.reproduce import kept_options, reproduce
 from rig.secrets import masked_line
@@ -86,7 +86,7 @@ def headline(cells: Sequence[CellResult]) -> str:
 def _named(cell: CellResult) -> str:
     """A cell's name with what decided."""
     name = code(shortened(cell.cell_id, 80))
-    channel = rows.deciding_channel(cell)
+    channel = looks.deciding_channel(cell)
     return f"{name} ({inline(channel)})" if channel else name
 
 
@@ -103,7 +103,7 @@ def _about(run: RunResult, path: str) -> str:
 
 def _look_at(run: RunResult, logs: Mapping[str, Sequence[LogTail]], limit: int) -> list[Part]:
     """What needs a look, a part a cell; before them what tells the red cells from the sound ones."""
-    found = to_look_at(run.cells)
+    found = looks.to_look_at(run.cells)
     if not found:
         return []
     listed = found[:MOST_LISTED]
@@ -115,7 +115,7 @@ def _look_at(run: RunResult, logs: Mapping[str, Sequence[LogTail]], limit: int) 
     shown = Shown(varying(run.cells), repetitions(run.cells), longest, (_LINE, _BRIEF, _WHOLE, _LOGS))
     parts += [entry(run, cell, logs.get(cell.cell_id, ()), shown) for cell in listed]
     if len(found) > len(listed):
-        counts = {s: sum(state_name(c) == s for c in found[MOST_LISTED:]) for s in LOOK_AT}
+        counts = {s: sum(state_name(c) == s for c in found[MOST_LISTED:]) for s in looks.LOOK_AT}
         more = ", ".join(f"{k} {state}" for state, k in counts.items() if k)
         parts.append(fixed(f"And {len(found) - len(listed)} more: {more}."))
     return parts

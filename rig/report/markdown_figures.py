@@ -9,7 +9,7 @@ from typing import Any
 
 from rig.metrics import METRIC_FORMULAS
 from rig.records import CellResult, Comparison, Ratio, RunResult
-from rig.report import rows
+from rig.report import made, rows
 from rig.report.markdown_text import block, code, folded, grid, inline, table
 from rig.report.rows import Column
 from rig.secrets import masked_argv, masked_yaml
@@ -141,7 +141,24 @@ def provenance(run: RunResult) -> str:
     lines = [f"- {inline(name)}: {inline(text)}" for name, text in _flat(facts).items()]
     if info.notes:
         lines += ["- notes:", *(f"  - {inline(note)}" for note in info.notes)]
-    return folded("Where and how it was made", "\n".join(lines))
+    parts = ["\n".join(lines)]
+    if engines := made.engine_columns(info):
+        parts.append(grid(engines))
+    if variables := made.variables(info):
+        parts.append("Variables that were set for servers:\n\n" + "\n".join(_variables(variables)))
+    return folded("Where and how it was made", "\n\n".join(parts))
+
+
+def _variables(variables: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each variable and value, with the servers that had it."""
+    servers: dict[tuple[str, str], list[str]] = {}
+    for deployment, server, name, value in variables:
+        servers.setdefault((name, value), []).append(f"{deployment} {server}")
+    total = len({(deployment, server) for deployment, server, _, _ in variables})
+    return [
+        f"- {inline(f'{name}={value}')}: {'all servers' if len(who) == total else inline(', '.join(who))}"
+        for (name, value), who in servers.items()
+    ]
 
 
 def config(run: RunResult) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from rig.labels import label_text
 from rig.records import CellResult
-from rig.report import rows
+from rig.report import looks, rows
 from rig.report.markdown_text import MARKS, code, inline, shortened, table
 from rig.verdict import state_name
 
@@ -122,7 +122,7 @@ def _plain_table(cells: Sequence[CellResult], again: Mapping[str, CellResult]) -
 
 def field_of(cell: CellResult, again: Mapping[str, CellResult]) -> str:
     """A cell in its place: verdict with what decided it, accuracy, changes, and what came of asking it again."""
-    channel = rows.deciding_channel(cell)
+    channel = looks.deciding_channel(cell)
     state = f"{verdict_mark(cell)} ({inline(channel)})" if channel else verdict_mark(cell)
     if not rows.figures_count(cell):
         return state

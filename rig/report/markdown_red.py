@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rig.records import CellResult, Reason, RunResult
-from rig.report import rows
+from rig.report import looks, rows
 from rig.report.logs import LogTail, decisive
 from rig.report.markdown_fit import Part
 from rig.report.markdown_grid import verdict_mark, where_labels
@@ -16,22 +16,12 @@ from rig.secrets import masked_line
 from rig.segments import segment_text
 from rig.verdict import state_name
 
-LOOK_AT = ("regression", "xpass", "failed", "invalid", "not judged", "inconclusive", "no_baseline")
-"""States that somebody has to look at, the worst first."""
-
 LINE_CHARS = 90
 BRIEF_CHARS = 280
 LONGEST_REASON = 1500
 """Of a single reason; nobody writes longer ones, but an exception may say anything."""
 
 _OF_THE_CELL = ("judged.", "requests.", "canaries.", "pairs.", "cell.json")
-
-
-def to_look_at(cells: Sequence[CellResult]) -> list[CellResult]:
-    """Cells that are red or undecided, the worst first; a repetition stands with the cell that it repeats."""
-    ids = {cell.cell_id for cell in cells}
-    found = [c for c in cells if state_name(c) in LOOK_AT and c.rerun_of not in ids]
-    return sorted(found, key=lambda c: LOOK_AT.index(state_name(c)))
 
 
 @dataclass(frozen=True)
@@ -119,7 +109,7 @@ def _told(cell: CellResult, again: CellResult | None) -> Iterator[str]:
 
 
 def _beside(cell: CellResult, cells: Sequence[CellResult]) -> list[str]:
-    text = rows.beside_text(cell, cells)
+    text = looks.beside_text(cell, cells)
     return [f"**beside**: {inline(text)}."] if text else []
 
 

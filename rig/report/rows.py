@@ -7,13 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rig.explain import sound_beside
 from rig.labels import MISSING as MISSING
 from rig.labels import label_text as label_text
 from rig.metrics import error_texts
-from rig.records import Accuracy, CellResult, Comparison, Counts, Group, Percentiles, PromptSources, Reason, RunResult
-from rig.secrets import masked_line
-from rig.verdict import BAD_STATES, OPEN_STATES, UNJUDGED_STATES, state_name
+from rig.records import (
+    Accuracy,
+    CellResult,
+    Comparison,
+    Counts,
+    Group,
+    Percentiles,
+    PromptSources,
+    RunResult,
+)
+from rig.verdict import UNJUDGED_STATES, state_name
 
 VOID = "does not count"
 """In place of the figures of a cell that the run cannot speak about."""
@@ -116,17 +123,6 @@ def verdict_columns(cells: Sequence[CellResult]) -> list[Column]:
 def figures_count(cell: CellResult) -> bool:
     """Whether a cell's figures say anything: those of an invalid one do not, whatever they are."""
     return state_name(cell) not in UNJUDGED_STATES
-
-
-def needs_a_look(cell: CellResult) -> bool:
-    """Whether a cell is red, undecided or without a verdict."""
-    return state_name(cell) in BAD_STATES | UNJUDGED_STATES | OPEN_STATES | {"not judged"}
-
-
-def deciding_channel(cell: CellResult) -> str | None:
-    """The channel that decided, of a cell that needs a look; accuracy alone does not tell why it does."""
-    reasons = cell.verdict.reasons if cell.verdict else ()
-    return reasons[0].channel if reasons and needs_a_look(cell) else None
 
 
 def accuracy_text(cell: CellResult) -> str:
@@ -314,35 +310,6 @@ def resumed_text(cell: CellResult) -> str | None:
         f"{cell.resumed.kept} records are from before, {cell.resumed.again} questions were asked again; latencies and "
         "throughput are of what was asked after"
     )
-
-
-def reason_text(reason: Reason) -> str:
-    """Channel, sentence, and where it can be looked up."""
-    return f"{reason.channel}: {reason.text}" + (f" [{reason.evidence}]" if reason.evidence else "")
-
-
-def reason_texts(cell: CellResult, cells: Sequence[CellResult]) -> list[str]:
-    """Every reason of a verdict, then why the cell failed where none says so, then what sound cell stands beside it.
-
-    Secrets in quoted logs are masked. `cells` are all of the sweep.
-    """
-    texts = [reason_text(reason) for reason in (cell.verdict.reasons if cell.verdict else ())]
-    if cell.failure and not any(cell.failure in text for text in texts):
-        texts.append(cell.failure)
-    beside = beside_text(cell, cells)
-    texts += [f"beside: {beside}"] if beside else []
-    return [masked_line(text) for text in texts] if cell.status == "failed" else texts
-
-
-def beside_text(cell: CellResult, cells: Sequence[CellResult]) -> str | None:
-    """What one would have to change of a red cell to have a sound one; None where no sound cell is that near."""
-    if state_name(cell) not in {"regression", *UNJUDGED_STATES} or cell.rerun_of is not None:
-        return None
-    near = [
-        f"{name} {' or '.join(label_text(value) for value in values)}"
-        for name, values in sound_beside(cell, cells).items()
-    ]
-    return f"sound with {', or with '.join(near)}, all else the same" if near else None
 
 
 def flat(reference: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from rig.explain import explain
 from rig.metrics import METRIC_FORMULAS
 from rig.records import CellResult, RunResult
-from rig.report import rows
+from rig.report import looks, rows
 from rig.report.reproduce import reproduce
-from rig.report.rows import Column, needs_a_look
+from rig.report.rows import Column
 from rig.report.text import WIDTH, fits, grid_lines, grid_text, painted, wrap
 from rig.verdict import state_name, sweep_summary
 
@@ -82,13 +82,13 @@ def _verdicts(cells: Sequence[CellResult], width: int, color: bool) -> str:
     lines = ["Verdicts"]
     for cell in cells:
         lines.append(f"  {cell.cell_id}: {painted(state_name(cell), color)}")
-        lines += [wrap(f"    {text}", width, "      ") for text in rows.reason_texts(cell, cells)]
+        lines += [wrap(f"    {text}", width, "      ") for text in looks.reason_texts(cell, cells)]
     return "\n".join(lines)
 
 
 def _again(run: RunResult) -> str:
     """The command for each cell that needs a look, on a line of its own: it is there to be copied."""
-    lines = [f"  {reproduce(run, cell)}" for cell in run.cells if cell.rerun_of is None and needs_a_look(cell)]
+    lines = [f"  {reproduce(run, cell)}" for cell in run.cells if cell.rerun_of is None and looks.needs_a_look(cell)]
     return "\n".join(["To run them again", *lines]) if lines else ""
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rig.metrics import METRIC_FORMULAS
 from rig.records import CellResult, Comparison, Counts, RunResult
-from rig.report import rows
+from rig.report import looks, rows
 from rig.report.table import format_table
 
 ANSI = re.compile(r"\x1b\[\d+m")
@@ -70,7 +70,7 @@ def test_nothing_is_wider_than_asked_or_cut(run: RunResult, width: int) -> None:
         state = cell.verdict.state if cell.verdict else "baseline"
         assert re.search(rf"{state}$", text, re.MULTILINE)
         for reason in cell.verdict.reasons if cell.verdict else ():
-            assert " ".join(rows.reason_text(reason).split()) in " ".join(text.split())
+            assert " ".join(looks.reason_text(reason).split()) in " ".join(text.split())
 
 
 def test_labels_stand_in_both_tables_where_one_is_too_wide(run: RunResult) -> None:
