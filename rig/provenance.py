@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 import psutil
 
 from rig import provenance_probe
+from rig.provenance_engine import learn, output
 from rig.routers import VLLM_ROUTER
 from rig.secrets import masked
 
@@ -26,24 +25,12 @@ RECORDED_PREFIXES = ("VLLM_", "UCX_", "NCCL_", "NIXL_", "CUDA_", "HF_", "OMP_", 
 """Variables of the rig's own environment that reach the servers and can change what they do."""
 
 
-def _output(*command: str, cwd: Path | None = None, timeout_s: float = 20) -> str | None:
-    if shutil.which(command[0]) is None:
-        return None
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, cwd=cwd, stdin=subprocess.DEVNULL
-        )
-    except (OSError, UnicodeError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
 def host() -> dict[str, Any]:
     """Name, kernel, processor, memory, GPUs with their driver and the newest CUDA that it serves; the variables of the
     rig's own environment that reach servers, secrets masked.
     """
-    query = _output("nvidia-smi", "--query-gpu=index,name,driver_version,memory.total", "--format=csv,noheader")
-    cuda = re.search(r"CUDA Version: *([\d.]+)", _output("nvidia-smi") or "")
+    query = output("nvidia-smi", "--query-gpu=index,name,driver_version,memory.total", "--format=csv,noheader")
+    cuda = re.search(r"CUDA Version: *([\d.]+)", output("nvidia-smi") or "")
     return {
         "hostname": platform.node(),
         "kernel": platform.release(),
@@ -67,34 +54,38 @@ UNKNOWN: Mapping[str, str | None] = MappingProxyType(
 )
 
 
-def engines(configured: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What each engine of a sweep is, by its name: its `program`, and versions as UNKNOWN names them.
-
-    `configured` are the sweep's `engines`. The versions are read by the Python of the environment that holds the
-    program; where there is none, its command is asked for its `--version`. What cannot be learnt is None.
-    """
-    return {
-        name: _engine(engine.get("venv"), tuple(engine.get("command") or ())) for name, engine in configured.items()
-    }
+def words(engine: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command that an engine's servers begin with, up to what vLLM is told, from its entry in the sweep."""
+    venv = engine.get("venv")
+    command = [str(Path(venv) / "bin" / "vllm")] if venv else engine.get("command") or ()
+    return tuple(word.replace("{rig_python}", sys.executable) for word in command)
 
 
 @cache
-def _engine(venv: str | None, command: tuple[str, ...]) -> dict[str, Any]:
-    words = [str(Path(venv) / "bin" / "vllm")] if venv else [w.replace("{rig_python}", sys.executable) for w in command]
-    found: dict[str, Any] = {"program": words[0], **UNKNOWN}
-    if words[0] == sys.executable:
+def engine(command: tuple[str, ...]) -> dict[str, Any]:
+    """What an engine of this machine is: its `program`, and versions as UNKNOWN names them.
+
+    The versions are read by the Python of the environment that holds the program; where there is none, the command is
+    asked for its `--version`. What cannot be learnt is None.
+    """
+    found: dict[str, Any] = {"program": command[0], **UNKNOWN}
+    if command[0] == sys.executable:
         return {**found, "python": platform.python_version(), "vllm": f"simulated, pdrig {metadata.version('pdrig')}"}
-    program = shutil.which(words[0])
-    if program is None:
-        return found
-    # As the shell would find it first: a link to a venv's script has no Python beside it, the script itself does.
-    for folder in (Path(program).parent, Path(program).resolve().parent):
-        if venv or Path(program).name == "vllm":
-            told = _output(str(folder / "python"), "-I", provenance_probe.__file__, timeout_s=PROBE_TIMEOUT_S)
-            if told is not None:
-                return {**found, **_object(told)}
-    told = _output(*words, "--version", timeout_s=PROBE_TIMEOUT_S)
-    return {**found, "vllm": told.splitlines()[-1].strip()[:200] if told else None}
+    return {**found, **learn(command, provenance_probe.__file__, PROBE_TIMEOUT_S)}
+
+
+def of_machines(command: Sequence[str], told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What an engine is that runs on several machines, from what each of them `told`: as `engine` has it.
+
+    Where they differ each is named: `0.32.0 on n1, 0.33.0 on n2`.
+    """
+    found: dict[str, Any] = {"program": command[0]}
+    for key in UNKNOWN:
+        seen = {machine: known.get(key) for machine, known in told.items()}
+        alike = len(set(seen.values())) == 1
+        named = ", ".join(f"{'unknown' if value is None else value} on {machine}" for machine, value in seen.items())
+        found[key] = next(iter(seen.values())) if alike else named
+    return found
 
 
 def routers(configured: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -108,17 +99,9 @@ def routers(configured: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         program = shutil.which(str(Path(venv) / "bin" / VLLM_ROUTER) if venv else VLLM_ROUTER)
         if router.get("kind") == VLLM_ROUTER and program is not None:
             ask = f"from importlib.metadata import version; print(version({VLLM_ROUTER!r}))"
-            told = _output(str(Path(program).with_name("python")), "-I", "-c", ask, timeout_s=PROBE_TIMEOUT_S)
+            told = output(str(Path(program).with_name("python")), "-I", "-c", ask, timeout_s=PROBE_TIMEOUT_S)
             found |= {f"{VLLM_ROUTER} ({name})": told} if told else {}
     return found
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        data = json.loads(text.splitlines()[-1])
-    except (ValueError, IndexError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def flat(known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -133,11 +116,11 @@ def flat(known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 def git(folder: Path) -> dict[str, Any] | None:
     """Commit, branch and whether the tree was changed, of the checkout that holds the sweep file."""
-    commit = _output("git", "rev-parse", "HEAD", cwd=folder)
+    commit = output("git", "rev-parse", "HEAD", cwd=folder)
     if commit is None:
         return None
-    status = _output("git", "status", "--porcelain", "--untracked-files=no", cwd=folder)
-    branch = _output("git", "rev-parse", "--abbrev-ref", "HEAD", cwd=folder)
+    status = output("git", "status", "--porcelain", "--untracked-files=no", cwd=folder)
+    branch = output("git", "rev-parse", "--abbrev-ref", "HEAD", cwd=folder)
     return {"commit": commit, "branch": branch, "changed": bool(status)}
 
 

@@ -16,7 +16,7 @@ from rig import cell as cells
 from rig import provenance
 from rig.asking import load_task, task_info
 from rig.attempts import Kept
-from rig.deploy import Deployment, require_startable
+from rig.deploy import Deployment, engine_on, machines_of, require_startable
 from rig.errors import DataError, DeployError, PortLost, UsageError
 from rig.fitting import fit_to
 from rig.launching import Launches
@@ -79,10 +79,24 @@ def begin(plan: SweepPlan, config: Path, parent: Path) -> RunFolder:
 
 
 def engines_of(plan: SweepPlan) -> dict[str, dict[str, Any]]:
-    """What the engines of the sweep's servers are now, by their names; none where the servers run already."""
-    configured = plan.resolved.get("engines", {})
-    used = {cell.labels.get("engine") for cell in plan.cells} if any(d.servers for d in plan.deployments) else set()
-    return provenance.engines({name: engine for name, engine in configured.items() if name in used})
+    """What the engines of the sweep's servers are now, by their names, asked on the machines where those run; none
+    where the servers run already.
+    """
+    by_id = {deployment.id: deployment for deployment in plan.deployments if deployment.servers}
+    found = {}
+    for name, engine in plan.resolved.get("engines", {}).items():
+        used = [by_id[c.deployment] for c in plan.cells if c.labels.get("engine") == name and c.deployment in by_id]
+        command = provenance.words(engine)
+        told = {
+            machine or "this machine": provenance.engine(command)
+            if machine is None
+            else engine_on(machine, deployment.launcher, deployment.remote, command)
+            for deployment in used
+            for machine in machines_of(deployment)
+        }
+        if told:
+            found[name] = provenance.of_machines(command, told)
+    return found
 
 
 def launches(plan: SweepPlan, run: RunFolder, display: Display) -> Launches:

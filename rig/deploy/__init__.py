@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from rig.deploy import attach, local, slurm, ssh
+from rig.deploy import attach, local, remote, slurm, ssh
 from rig.deploy.deployment import Deployment, Running
 from rig.deploy.events import Event, Phase
 from rig.deploy.slurm import enter_allocation
-from rig.planned import DeploymentPlan
+from rig.planned import DeploymentPlan, RemotePlan
 
-__all__ = ["Deployment", "Event", "Phase", "Running", "enter_allocation", "launch", "require_startable"]
+__all__ = [
+    "Deployment",
+    "Event",
+    "Phase",
+    "Running",
+    "engine_on",
+    "enter_allocation",
+    "launch",
+    "machines_of",
+    "require_startable",
+]
 
 _LAUNCH: dict[str, Callable[[DeploymentPlan, Path, Callable[[Event], None]], Awaitable[Deployment]]] = {
     "local": local.launch,
@@ -25,6 +38,24 @@ _REQUIRE = {
     "slurm": slurm.require_startable,
     "ssh": ssh.require_startable,
 }
+
+
+_CARRIER: dict[str, Callable[[RemotePlan], remote.Carrier]] = {"slurm": slurm.carrier, "ssh": ssh.carrier}
+
+
+def machines_of(plan: DeploymentPlan) -> tuple[str | None, ...]:
+    """Where the plan's servers run, as its launcher calls the machines; None is this one. Raises UsageError."""
+    if plan.launcher == "slurm" and any(server.host for server in plan.servers):
+        plan = slurm.placed(plan, slurm.allocation().nodes)
+    return tuple(dict.fromkeys(None if s.host is None else remote.machine(s) for s in plan.servers))
+
+
+@cache
+def engine_on(machine: str, launcher: str, plan: RemotePlan, words: tuple[str, ...]) -> Mapping[str, Any]:
+    """What an engine is on another machine; empty where it cannot be asked, or no launcher gets there."""
+    if launcher not in _CARRIER or words[0] == sys.executable:
+        return {}
+    return remote.engine(_CARRIER[launcher](plan), machine, words)
 
 
 def require_startable(plan: DeploymentPlan) -> None:

@@ -22,7 +22,7 @@ POLL_S = 1.0
 
 def local_gpus(plan: SweepPlan) -> tuple[str, ...]:
     """The GPUs of this machine that the sweep's own servers use; none for a sweep on CPUs, or on running servers."""
-    servers = [s for d in plan.deployments if d.launcher == "local" for s in d.servers if s.host is None]
+    servers = [s for d in plan.deployments for s in d.servers if s.host is None]
     return tuple(dict.fromkeys(name for server in servers for name in server.gpus))
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import subprocess
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from rig import provenance_engine, provenance_probe
 from rig.deploy import gpu, guard, local, node, ready
 from rig.deploy.deployment import Deployment
 from rig.deploy.events import OnEvent
@@ -22,6 +24,7 @@ from rig.deploy.process import GuardedProcess, exit_text
 from rig.deploy.startup import Startup
 from rig.errors import PortLost
 from rig.planned import DeploymentPlan, Limits, ServerPlan
+from rig.provenance import PROBE_TIMEOUT_S
 
 # A machine that heard nothing of the rig for so long ends the server: the rig's own machine may have lost its power.
 SILENCE_S = 60.0
@@ -70,8 +73,28 @@ def _modules() -> list[tuple[str, str]]:
 
 
 def message(**fields: Any) -> bytes:
-    """What BOOT reads: the guard and `rig.deploy.node` as text, and what to do."""
+    """What BOOT reads: modules as text, the last of which is told the rest; by default the guard's, and what to do."""
     return json.dumps({"parents": ["rig", "rig.deploy"], "modules": _modules(), **fields}).encode() + b"\n"
+
+
+def engine(carrier: Carrier, there: str, words: tuple[str, ...]) -> dict[str, Any]:
+    """What is learnt of an engine on the machine `there`, by rig.provenance_engine; empty where nothing is."""
+    about = message(
+        parents=["rig"],
+        modules=[(provenance_engine.__name__, Path(provenance_engine.__file__).read_text(encoding="utf-8"))],
+        words=words,
+        probe=Path(provenance_probe.__file__).read_text(encoding="utf-8"),
+        timeout_s=PROBE_TIMEOUT_S,
+    )
+    server = ServerPlan("engine", "decode", words, {}, 0, "", "", host=there)
+    command = carrier.command(server, f"{MARK}{secrets.token_hex(6)}")
+    try:
+        done = subprocess.run(
+            command, input=about, capture_output=True, timeout=2 * PROBE_TIMEOUT_S, env=carrier.environment()
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return provenance_engine.json_object(done.stdout.decode(errors="replace")) if done.returncode == 0 else {}
 
 
 class RemoteProcess(GuardedProcess):

@@ -21,7 +21,7 @@ from rig.deploy import local, remote
 from rig.deploy.deployment import Deployment
 from rig.deploy.events import OnEvent
 from rig.errors import DeployError, UsageError
-from rig.planned import DeploymentPlan, ServerPlan, SweepPlan
+from rig.planned import DeploymentPlan, RemotePlan, ServerPlan, SweepPlan
 
 PROGRAMS = ("srun", "scontrol", "squeue", "scancel", "sinfo")
 # How long Slurm may take to answer, and to end a step that it was told to end (its own KillWait is 30 s by default).
@@ -173,9 +173,12 @@ async def _answer(*command: str) -> str:
 async def launch(plan: DeploymentPlan, folder: Path, on_event: OnEvent) -> Deployment:
     """Starts the servers as steps; errors as for `rig.deploy.launch`."""
     require_startable(plan)
-    found = allocation()
-    carrier = Srun(found.job, plan.remote.python, plan.remote.options)
-    return await remote.launch(placed(plan, found.nodes), folder, on_event, carrier)
+    return await remote.launch(placed(plan, allocation().nodes), folder, on_event, carrier(plan.remote))
+
+
+def carrier(plan: RemotePlan) -> Srun:
+    """Steps of the allocation that the rig is in. Raises UsageError where there is none."""
+    return Srun(allocation().job, plan.python, plan.options)
 
 
 def salloc_command(plan: SweepPlan, argv: Sequence[str], environ: Mapping[str, str]) -> list[str] | None:

@@ -16,7 +16,7 @@ from rig.deploy import guard, local, remote
 from rig.deploy.deployment import Deployment
 from rig.deploy.events import OnEvent
 from rig.errors import UsageError
-from rig.planned import DeploymentPlan, ServerPlan
+from rig.planned import DeploymentPlan, RemotePlan, ServerPlan
 from rig.provenance import RECORDED_PREFIXES
 
 # A host that is silent for ALIVE_S x ALIVE_COUNT seconds is lost; no shared connection, which would outlive its user.
@@ -89,4 +89,9 @@ async def launch(plan: DeploymentPlan, folder: Path, on_event: OnEvent) -> Deplo
     """Starts the servers over ssh; errors as for `rig.deploy.launch`."""
     require_startable(plan)
     limit_s = remote.SILENCE_S + plan.limits.stop_s + guard.KILL_WAIT_S
-    return await remote.launch(plan, folder, on_event, Ssh(plan.remote.python, plan.remote.options, limit_s))
+    return await remote.launch(plan, folder, on_event, carrier(plan.remote, limit_s))
+
+
+def carrier(plan: RemotePlan, limit_s: float = remote.SILENCE_S) -> Ssh:
+    """Connections as a sweep wants them."""
+    return Ssh(plan.python, plan.options, limit_s)

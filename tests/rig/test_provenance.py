@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,11 @@ def environment(folder: Path, packages: Path) -> Path:
     return folder
 
 
+def asked(**engine: Any) -> dict[str, Any]:
+    """What is learnt of an engine of the sweep file."""
+    return provenance.engine(provenance.words(engine))
+
+
 def test_an_environment_is_read_by_its_own_python(tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     installed(packages, "vllm", "0.11.1.dev5+g1234abcd")
@@ -46,7 +52,7 @@ def test_an_environment_is_read_by_its_own_python(tmp_path: Path) -> None:
     (packages / "torch").mkdir()
     (packages / "torch" / "version.py").write_text("from typing import Optional\ncuda: Optional[str] = '12.8'\n")
     venv = environment(tmp_path / "venv", packages)
-    (known,) = provenance.engines({"main": {"venv": str(venv)}}).values()
+    known = asked(venv=str(venv))
     assert [known[name] for name in WORDS] == ["0.11.1.dev5+g1234abcd", "1234abcd", "1.5.1", "2.9.0", "12.8", None]
     assert known["program"] == str(venv / "bin" / "vllm")
 
@@ -67,29 +73,48 @@ def test_the_commit_of_a_build(tmp_path: Path, files: dict[str, str], written: s
         (packages / "vllm").mkdir()
         (packages / "vllm" / "_version.py").write_text(written)
     venv = environment(tmp_path / "venv", packages)
-    assert provenance.engines({"main": {"venv": str(venv)}})["main"]["vllm_commit"] == commit
+    assert asked(venv=str(venv))["vllm_commit"] == commit
 
 
 @pytest.mark.parametrize("text", ["exit 3", "echo nonsense", "echo '[1]'", "printf '\\377'", ":"])
 def test_an_environment_that_tells_nothing_is_no_error(tmp_path: Path, text: str) -> None:
     for name in ("python", "vllm"):
         script(tmp_path / "bin" / name, f"#!/bin/sh\n{text}\n")
-    (known,) = provenance.engines({"main": {"venv": str(tmp_path)}}).values()
+    known = asked(venv=str(tmp_path))
     assert [known[name] for name in WORDS[1:]] == [None] * 5
 
 
 def test_a_command_is_asked_for_its_version(tmp_path: Path) -> None:
     command = script(tmp_path / "serve.sh", '#!/bin/sh\necho hello\necho "vLLM 9.9 $*"\n')
     silent = script(tmp_path / "silent.sh", "#!/bin/sh\nexit 1\n")
-    known = provenance.engines({"a": {"command": [str(command), "x"]}, "b": {"command": [str(silent)]}})
-    assert (known["a"]["vllm"], known["b"]["vllm"]) == ("vLLM 9.9 x --version", None)
-    assert provenance.engines({"c": {"command": ["/no/such/vllm"]}})["c"]["vllm"] is None
+    assert asked(command=[str(command), "x"])["vllm"] == "vLLM 9.9 x --version"
+    assert asked(command=[str(silent)])["vllm"] is None
+    assert asked(command=["/no/such/vllm"])["vllm"] is None
 
 
 def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "PROBE_TIMEOUT_S", 0.1)
     command = script(tmp_path / "hang.sh", "#!/bin/sh\nexec sleep 1000\n")
-    assert provenance.engines({"a": {"command": [str(command)]}})["a"]["vllm"] is None
+    assert asked(command=[str(command)])["vllm"] is None
+
+
+def test_the_simulated_engine_is_the_rig_itself() -> None:
+    known = asked(command=["{rig_python}", "-m", "rig.sim"])
+    assert known["program"] == sys.executable and known["vllm"].startswith("simulated, pdrig ")
+
+
+OF_MACHINES = [
+    ({"n1": {"vllm": "0.32"}, "n2": {"vllm": "0.32"}}, "0.32"),
+    ({"n1": {"vllm": "0.32"}, "n2": {"vllm": "0.33"}}, "0.32 on n1, 0.33 on n2"),
+    ({"n1": {"vllm": "0.32"}, "n2": {}}, "0.32 on n1, unknown on n2"),
+    ({"n1": {}, "n2": {}}, None),
+]
+
+
+@pytest.mark.parametrize(("told", "vllm"), OF_MACHINES)
+def test_an_engine_of_several_machines_is_that_of_each(told: dict[str, Any], vllm: str | None) -> None:
+    known = provenance.of_machines(("/v/bin/vllm", "serve"), told)
+    assert known == {"program": "/v/bin/vllm", **provenance.UNKNOWN, "vllm": vllm}
 
 
 def test_versions_in_a_list_say_whose_they_are_where_there_are_several() -> None:

@@ -12,11 +12,11 @@ import pytest
 from evals.scorers import get_scorer
 from evals.tasks import build_task
 from rig import cell as cells
-from rig import launching
+from rig import launching, provenance
 from rig import run as runs
-from rig.deploy import Deployment
+from rig.deploy import Deployment, engine_on, remote
 from rig.errors import DeployError
-from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
+from rig.planned import CellPlan, DeploymentPlan, ServerPlan, SweepPlan, TaskPlan
 from rig.progress import Display
 from rig.records import Accuracy, CellResult, Gates, RunInfo, State, TaskInfo, Verdict
 from rig.store import RunFolder
@@ -170,3 +170,40 @@ async def test_a_repetition_is_made_on_fresh_servers_whatever_was_asked_before_i
     stage.asked.clear()
     await stage.sweep([wanted[0], replace(wanted[1], rerun=True)])
     assert stage.asked == [["a"], ["b.rerun"]]
+
+
+def server(name: str, host: str | None, node: str | None = None) -> ServerPlan:
+    return ServerPlan(name, "decode", ("/v/bin/vllm",), {}, 1, "http://x", "m", host=host, node=node)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "servers", "asked", "vllm"),
+    [
+        ("local", [server("a", None)], [], "0.1 here"),
+        ("ssh", [server("a", "10.0.0.1", "n1"), server("b", "n2")], ["n1", "n2"], "0.2 on n1, 0.3 on n2"),
+        ("ssh", [server("a", None), server("b", "n2")], ["n2"], "0.1 here on this machine, 0.3 on n2"),
+        ("ssh", [server("a", "n3")], ["n3"], None),
+        ("local", [server("a", "n1")], [], None),
+    ],
+)
+def test_engines_are_asked_where_they_run(
+    monkeypatch: pytest.MonkeyPatch, launcher: str, servers: list[ServerPlan], asked: list[str], vllm: str | None
+) -> None:
+    """Never is what this machine has taken for another's."""
+    seen: list[str] = []
+
+    def there(_: object, machine: str, words: tuple[str, ...]) -> dict[str, str]:
+        assert words == ("/v/bin/vllm",)
+        seen.append(machine)
+        return {"n1": {"vllm": "0.2"}, "n2": {"vllm": "0.3"}}.get(machine, {})
+
+    monkeypatch.setattr(remote, "engine", there)
+    monkeypatch.setattr(provenance, "engine", lambda _: {"vllm": "0.1 here"})
+    engine_on.cache_clear()
+    plan = DeploymentPlan("d", "pd", launcher, "m", None, tuple(servers))
+    cell = CellPlan("a", {"engine": "e"}, "pd", "d", TASK, Gates())
+    sweep = SweepPlan("s", "x", (plan,), (cell,), {"engines": {"e": {"venv": "/v"}, "unused": {"venv": "/w"}}})
+    found = runs.engines_of(sweep)
+    engine_on.cache_clear()
+    assert found.keys() == {"e"} and found["e"]["vllm"] == vllm and seen == asked
+    assert found["e"]["program"] == "/v/bin/vllm"

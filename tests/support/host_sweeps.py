@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,11 @@ class Run(SweepProcess):
         """Results by kind; there is one of each."""
         found = [json.loads(path.read_text()) for path in self.folder.glob("runs/*/cells/*/cell.json")]
         return {cell["kind"]: cell for cell in found}
+
+    def info(self) -> Json:
+        """What run.json says."""
+        (path,) = self.folder.glob("runs/*/run.json")
+        return dict(json.loads(path.read_text()))
 
     def failure(self) -> str:
         """Why the P/D cell failed: one line, said once for the cell."""
@@ -84,6 +90,17 @@ class Sweeps:
         sweep["cell"]["prefill"]["host"], sweep["cell"]["decode"]["host"] = "one", "two"
         sweep["limits"] = {"start_s": 120, "check_s": 60, "hang_s": 60, "stop_s": 5}
         return {**sweep, "name": "hosts", **top}
+
+    def telling(self, sweep: Json) -> Json:
+        """The sweep with an engine whose `--version` says by which way it was asked."""
+        script = self.folder / "engine"
+        way = "${SLURM_STEP_ID:+slurm}${SSH_CONNECTION:+ssh}"
+        script.write_text(
+            f'#!/bin/sh\n[ "$1" = --version ] && echo "engine 1.5 by {way}" || exec {sys.executable} -m rig.sim "$@"\n'
+        )
+        script.chmod(0o755)
+        sweep["engines"]["sim"]["command"] = [str(script)]
+        return sweep
 
     def start(self, sweep: Json, *before: str, **env: str) -> Run:
         """`before` wraps the command, as salloc does."""

@@ -114,6 +114,12 @@ def test_sweeps_without_gpus_of_this_machine_need_no_lock(cache: Path) -> None:
     assert not cache.exists()
 
 
+@pytest.mark.parametrize("launcher", ["slurm", "ssh"])
+def test_gpus_of_this_machine_are_locked_whatever_starts_the_other_servers(launcher: str) -> None:
+    assert lock.local_gpus(sweep("0", launcher=launcher)) == ("0",)
+    assert lock.local_gpus(sweep("0", launcher=launcher, host="elsewhere")) == ()
+
+
 USED = [
     ({"0": 10, "1": 30210}, ["GPU-1, 4711, python, 30000"], "GPU 1 is used by pid 4711 (python, 30000 MiB): end that"),
     ({"0": 10, "1": 30210}, [], "GPU 1 is used by a process that is not listed (30210 MiB in use): end that"),

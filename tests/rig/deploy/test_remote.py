@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shlex
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from rig import provenance
 from rig.deploy import Deployment, node, remote
 from rig.deploy.guard import descendants, stat_of
 from rig.errors import DeployError, PortLost, ServerDied, StartFailed
@@ -264,3 +266,32 @@ def test_gpu_memory_that_is_not_back_there(
     lines = process.stdout.read().decode().splitlines()
     process.communicate()
     assert lines[-1] == "m: ended" and (held in lines[-2] if held else lines[-2] == "m: exit 0")
+
+
+def engine(folder: Path, told: str) -> Path:
+    """A program whose `--version` says something."""
+    program = folder / "serve"
+    program.write_text(f"#!/bin/sh\n{told}\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_an_engine_is_asked_on_its_own_machine(tmp_path: Path) -> None:
+    program = engine(tmp_path, 'echo "engine of $MACHINE"')
+    way = Pipe(f"MACHINE=far; export MACHINE; cat | {shlex.join((sys.executable, '-I', '-S', '-c', remote.BOOT))}")
+    assert remote.engine(way, "far", (str(program), "serve")) == {"vllm": "engine of far"}
+
+
+def test_the_probe_goes_along_to_an_environment_there(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name, line in (("vllm", "exit 1"), ("python", f'exec {sys.executable} "$@"')):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    known = remote.engine(Pipe(), "far", (str(tmp_path / "bin" / "vllm"), "serve"))
+    assert known["python"] == platform.python_version() and known.keys() == provenance.UNKNOWN.keys()
+
+
+@pytest.mark.parametrize("way", ["exit 255", "cat > /dev/null; echo no JSON", "cat > /dev/null; echo '[1]'"])
+def test_an_engine_that_cannot_be_asked_is_not_known(way: str) -> None:
+    assert remote.engine(Pipe(way), "far", ("vllm", "serve")) == {}
+    assert remote.engine(Pipe(), "far", ("/no/such/vllm", "serve")) == {}

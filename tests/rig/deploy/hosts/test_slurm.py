@@ -13,7 +13,7 @@ pytestmark = pytest.mark.needs("slurm")
 
 
 def test_a_sweep_asks_for_two_nodes_and_ends_with_verdicts(sweeps: Any, cluster: Cluster, until: Any) -> None:
-    file = sweeps.file(HOSTS, launcher="slurm", slurm={"allocate": ["-N2", "--quiet"]})
+    file = sweeps.telling(sweeps.file(HOSTS, launcher="slurm", slurm={"allocate": ["-N2", "--quiet"]}))
     done = sweeps.start(file, **cluster.env).finish()
     assert done.code == 0, done.out + done.err
     cells = done.cells()
@@ -23,6 +23,8 @@ def test_a_sweep_asks_for_two_nodes_and_ends_with_verdicts(sweeps: Any, cluster:
     assert record["launcher"] == "slurm" and record["leftovers"] == [] and record["failure"] is None
     assert record["processes"]["decode-0"]["url"].startswith("http://127.0.0.2:")
     assert "Started on http://0.0.0.0:" in done.log("decode-0"), "the log came back"
+    assert done.info()["engines"]["sim"]["vllm"] == "engine 1.5 by slurm", "it is asked where it runs"
+    assert list(record["engines"].values()) == [done.info()["engines"]["sim"]]
     assert not done.servers()
     until(lambda: cluster.jobs() == "")
 

@@ -14,13 +14,15 @@ pytestmark = pytest.mark.needs("ssh")
 
 
 def test_a_sweep_on_two_hosts_ends_with_verdicts(sweeps: Any, host: Host) -> None:
-    done = sweeps.start(sweeps.file(hosts(), launcher="ssh", ssh={"options": host.options})).finish()
+    file = sweeps.telling(sweeps.file(hosts(), launcher="ssh", ssh={"options": host.options}))
+    done = sweeps.start(file).finish()
     assert done.code == 0, done.out + done.err
     cells = done.cells()
     assert cells["pd"]["verdict"]["state"] == "pass" and cells["pd"]["evidence"]["pd_exercised"] is True
     record = done.deployments()["pd"]
     assert record["launcher"] == "ssh" and record["leftovers"] == [] and record["failure"] is None
     assert "Started on http://0.0.0.0:" in done.log("decode-0"), "the log came back"
+    assert done.info()["engines"]["sim"]["vllm"] == "engine 1.5 by ssh", "it is asked where it runs"
     assert not done.servers() and not host.connections()
 
 
