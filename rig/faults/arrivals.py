@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .control import Control, Fault, Hit, Moment, append_hit, sample_of, strikes
+from .control import FAULTS, STORAGE_FAULTS, Control, Fault, Hit, Moment, append_hit, sample_of, strikes
 
 ATTRIBUTE = "pdrig_arrivals"
-"""On a NIXL connector's metadata: request id to Arrival. On a request: the Arrival, when its load is to fail."""
+"""On a connector's metadata: request id to Arrival. On a request: the Arrival, when its load is to fail."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,29 @@ def announce(scheduler: Any, metadata: Any, read: Callable[[], Control]) -> None
             request = scheduler.requests.get(request_id)
             if request is None or not any(transfer.local_block_ids):
                 continue
-            moment = Moment(len(scheduler.requests), request.num_prompt_tokens)
-            faults = faults_for(control, request_id, moment)
-            arrival = Arrival(
-                request_id,
-                sample_of(request_id),
-                hash(tuple(request.prompt_token_ids or ())),
-                request.num_computed_tokens,
-                faults,
-            )
+            arrival = _arrival(scheduler, request_id, request, control, FAULTS)
             arrivals[request_id] = arrival
             if arrival.struck_by("recompute_unwritten"):
                 setattr(request, ATTRIBUTE, arrival)
         setattr(part, ATTRIBUTE, arrivals)
+    for part in getattr(metadata, "metadata", (metadata,)):
+        if jobs := getattr(part, "load_jobs", None):
+            control = read()
+            ids = {job.req_id for job in jobs.values()} & scheduler.requests.keys()
+            loading = {i: _arrival(scheduler, i, scheduler.requests[i], control, STORAGE_FAULTS) for i in ids}
+            setattr(part, ATTRIBUTE, loading)
+
+
+def _arrival(scheduler: Any, request_id: str, request: Any, control: Control, among: Container[str]) -> Arrival:
+    """`among` are the faults that can strike it on this way."""
+    moment = Moment(len(scheduler.requests), request.num_prompt_tokens)
+    return Arrival(
+        request_id,
+        sample_of(request_id),
+        hash(tuple(request.prompt_token_ids or ())),
+        request.num_computed_tokens,
+        tuple(fault for fault in faults_for(control, request_id, moment) if fault.fault in among),
+    )
 
 
 def forget_failure(scheduler: Any, failed: Iterable[str], control_path: Path) -> None:

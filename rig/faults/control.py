@@ -30,11 +30,20 @@ FAULTS: Mapping[str, str] = MappingProxyType(
         "failed_handshake": "the transfer fails at the handshake",
     }
 )
-"""Every fault by name, with one line of what it does."""
+"""Every fault of a hand-off by name, with one line of what it does."""
+
+STORAGE_FAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "storage_zeroed": "blocks that an offload storage gave back are zeroed",
+        "storage_swapped": "an offload storage gives back another request's blocks",
+    }
+)
+"""Those of a storage behind an OffloadingConnector, which a hand-off may go on beside."""
 
 NIXL = ("NixlConnector", "NixlPullConnector", "NixlPushConnector")
 """The connectors in whose transfers faults can be planted, alone or within a MultiConnector."""
 
+OFFLOADING = "OffloadingConnector"
 GROUPS = ("attention", "state", "all")
 NEVER_STRUCK = ("warmup", "preflight")
 
@@ -75,7 +84,7 @@ class Moment:
 class Fault:
     """One fault to plant: `samples` names whom it strikes, or, when None, the draw of `seed` at `rate` does.
 
-    `params`: `groups` ("attention", "state" or "all") of late_zeroing, `ms` of slow_transfer.
+    `params`: `groups` ("attention", "state" or "all") of late_zeroing and storage_zeroed, `ms` of slow_transfer.
     Raises ValueError when a value is not one that the engine could obey.
     """
 
@@ -87,8 +96,8 @@ class Fault:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.fault not in FAULTS:
-            raise ValueError(f"no fault {self.fault!r}; there are: {', '.join(FAULTS)}")
+        if self.fault not in {**FAULTS, **STORAGE_FAULTS}:
+            raise ValueError(f"no fault {self.fault!r}; there are: {', '.join([*FAULTS, *STORAGE_FAULTS])}")
         if isinstance(self.rate, bool) or not isinstance(self.rate, (int, float)) or not 0 <= self.rate <= 1:
             raise ValueError(f"rate must be between 0 and 1, not {self.rate!r}")
         if type(self.seed) is not int:
@@ -98,7 +107,8 @@ class Fault:
         self._check_params()
 
     def _check_params(self) -> None:
-        known = {"late_zeroing": {"groups"}, "slow_transfer": {"ms"}}.get(self.fault, set())
+        by_fault = {"late_zeroing": {"groups"}, "storage_zeroed": {"groups"}, "slow_transfer": {"ms"}}
+        known = by_fault.get(self.fault, set())
         if unknown := sorted(set(self.params) - known):
             raise ValueError(f"{self.fault} has no parameter {unknown[0]!r}")
         if self.groups not in GROUPS:
@@ -108,7 +118,7 @@ class Fault:
 
     @property
     def groups(self) -> str:
-        """Which KV-cache groups late_zeroing zeroes."""
+        """Which KV-cache groups are zeroed."""
         value: str = self.params.get("groups", "attention")
         return value
 
@@ -213,7 +223,10 @@ def impossible(fault: str, connectors: Iterable[str], recomputes: bool) -> str |
 
     `connectors` are its connector and those within it, `recomputes` says that its failure policy is `recompute`.
     """
-    nixl = [name for name in connectors if name in NIXL]
+    names = list(connectors)
+    nixl = [name for name in names if name in NIXL]
+    if fault in STORAGE_FAULTS:
+        return None if OFFLOADING in names else f"it damages what an {OFFLOADING} loads, and this engine has none"
     if not nixl:
         return f"faults are planted in the transfers of {', '.join(NIXL)}, and this engine has none of them"
     if fault == "stale_blocks" and "NixlPushConnector" in nixl:

@@ -11,6 +11,7 @@ from typing import Any
 from .arrivals import announce, forget_failure
 from .control import NIXL, Fault, impossible
 from .damage import Worker
+from .loads import Loads
 from .watch import Watch
 
 logger = logging.getLogger("vllm.pdrig_faults")
@@ -37,6 +38,7 @@ def install(control: Path) -> None:
         return
     _installed = True
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl import connector
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
     from vllm.v1.core.sched.scheduler import Scheduler
 
     wanted = [
@@ -45,6 +47,9 @@ def install(control: Path) -> None:
         (connector.NixlPullConnector, "start_load_kv"),
         (connector.NixlPushConnector, "start_load_kv"),
         (connector.NixlBaseConnector, "get_transfer_results"),
+        (OffloadingConnectorWorker, "_init_worker"),
+        (OffloadingConnectorWorker, "start_kv_transfers"),
+        (OffloadingConnectorWorker, "get_finished"),
     ]
     for owner, name in wanted:
         if not hasattr(owner, name):
@@ -52,6 +57,7 @@ def install(control: Path) -> None:
             return
     _wrap_scheduler(Scheduler, control)
     _wrap_connector(connector, control)
+    _wrap_storage(OffloadingConnectorWorker, control)
 
 
 def _wrap_scheduler(scheduler: type, control: Path) -> None:
@@ -110,3 +116,36 @@ def _wrap_connector(module: Any, control: Path) -> None:
     _wrap(module.NixlPullConnector, "start_load_kv", start)
     _wrap(module.NixlPushConnector, "start_load_kv", start)
     _wrap(module.NixlBaseConnector, "get_transfer_results", results)
+
+
+def _wrap_storage(worker: type, control: Path) -> None:
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _init_worker(self: Any, kv_caches: Any) -> Any:
+            groups = self.kv_cache_config.kv_cache_groups
+            offloaded = [groups[group.group_id] for group in self.spec.config.groups]
+            is_state = [isinstance(group.kv_cache_spec, MambaSpec) for group in offloaded]
+            setattr(self, _STATE, Loads(kv_caches, is_state, self.spec.config.parallel.rank, control))
+            return original(self, kv_caches)
+
+        return _init_worker
+
+    def start(original: Callable[..., Any]) -> Callable[..., Any]:
+        def start_kv_transfers(self: Any, metadata: Any) -> Any:
+            getattr(self, _STATE).before(metadata)
+            return original(self, metadata)
+
+        return start_kv_transfers
+
+    def ended(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_finished(self: Any, finished_req_ids: Any) -> Any:
+            sent, received = original(self, finished_req_ids)
+            getattr(self, _STATE).after(received)
+            return sent, received
+
+        return get_finished
+
+    _wrap(worker, "_init_worker", made)
+    _wrap(worker, "start_kv_transfers", start)
+    _wrap(worker, "get_finished", ended)

@@ -101,3 +101,15 @@ def test_no_report_is_lost_of_a_request_that_was_not_struck(scheduler: Any, tmp_
     assert struck(scheduler, Fault("late_zeroing", 1.0))[0] == ("a", ("late_zeroing",))
     forget_failure(scheduler, {request_id("a")}, tmp_path / "faults.json")
     assert read_hits(tmp_path / "faults.json") == []
+
+
+def test_loads_from_a_storage_are_struck_by_its_own_faults_alone(scheduler: Any) -> None:
+    """Beside a hand-off within one MultiConnector, whose faults leave the loads alone."""
+    hand_off = metadata_of(request_id("a"))
+    jobs = {7: SimpleNamespace(req_id=request_id("b")), 8: SimpleNamespace(req_id="gone")}
+    storage = SimpleNamespace(load_jobs=jobs)
+    planted = Control((Fault("late_zeroing", 1.0), Fault("storage_swapped", 1.0)))
+    announce(scheduler, SimpleNamespace(metadata=(hand_off, storage)), lambda: planted)
+    for part, sample, fault in ((hand_off, "a", "late_zeroing"), (storage, "b", "storage_swapped")):
+        (arrival,) = getattr(part, ATTRIBUTE).values()
+        assert (arrival.sample_id, [f.fault for f in arrival.faults]) == (sample, [fault])

@@ -14,6 +14,8 @@ from rig import connectors
 from rig.faults.control import (
     FAULTS,
     NIXL,
+    OFFLOADING,
+    STORAGE_FAULTS,
     Control,
     Fault,
     Hit,
@@ -32,7 +34,7 @@ from rig.faults.control import (
 ANY_MOMENT = Moment(concurrency=1, prompt_tokens=300)
 HEX16, HEX32, HEX8 = "0123456789abcdef", "0123456789abcdef" * 2, "83c3bd21"
 
-names = st.sampled_from(sorted(FAULTS))
+names = st.sampled_from(sorted([*FAULTS, *STORAGE_FAULTS]))
 sample_ids = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=40)
 whens = st.builds(
     When, min_concurrency=st.integers(0, 64), min_prompt_tokens=st.integers(0, 4096), prompt_multiple_of=st.integers(1)
@@ -45,7 +47,9 @@ faults = st.builds(
     samples=st.none() | st.lists(sample_ids, max_size=3).map(tuple),
     when=whens,
 ) | st.builds(
-    Fault, fault=st.just("late_zeroing"), params=st.fixed_dictionaries({"groups": st.sampled_from(["state", "all"])})
+    Fault,
+    fault=st.sampled_from(["late_zeroing", "storage_zeroed"]),
+    params=st.fixed_dictionaries({"groups": st.sampled_from(["state", "all"])}),
 )
 
 
@@ -183,6 +187,9 @@ def test_hits_are_read_in_order_and_a_half_line_is_left_out(tmp_path: Path) -> N
         ("late_zeroing", ("MultiConnector", "OffloadingConnector"), False, "has none of them"),
         ("recompute_unwritten", ("NixlPullConnector",), True, None),
         ("recompute_unwritten", ("NixlPullConnector",), False, "kv_load_failure_policy: recompute"),
+        ("storage_zeroed", ("OffloadingConnector",), False, None),
+        ("storage_swapped", ("MultiConnector", "NixlConnector", "OffloadingConnector"), False, None),
+        ("storage_swapped", ("NixlConnector",), False, "what an OffloadingConnector loads, and this engine has none"),
     ],
 )
 def test_what_cannot_exist_in_an_engine_is_told_apart(
@@ -194,3 +201,4 @@ def test_what_cannot_exist_in_an_engine_is_told_apart(
 
 def test_the_connectors_that_faults_know_are_those_with_transfers() -> None:
     assert set(NIXL) == set(connectors.NIXL)
+    assert OFFLOADING == connectors.OFFLOADING
