@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tiny_models import LLAMA, hand_off_cells, keep, make_models, rows
+from tiny_sweeps import shipped, written
 
 from rig import series as c
 from rig.faults.control import ENVIRONMENT, Control, Fault, When, read_hits
@@ -31,13 +31,6 @@ pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(3000)]
 def plugin(engine: Path) -> None:
     """Faults, and the offload storage of the CPU engine."""
     subprocess.run([*INSTALL, str(engine)], check=True, stdin=subprocess.DEVNULL)
-
-
-def shipped(name: str) -> dict[str, Any]:
-    """A sweep of configs/, with its paths as seen from anywhere."""
-    text = (ROOT / "configs" / name).read_text(encoding="utf-8").replace("../", f"{ROOT}/")
-    data: dict[str, Any] = yaml.safe_load(text)
-    return data
 
 
 def with_connector(data: dict[str, Any], connector: str, beside_offloading: bool) -> dict[str, Any]:
@@ -65,12 +58,6 @@ def demo(connector: str = PULL, beside_offloading: bool = False, control: Path |
     if control is not None:
         data["cell"]["both"]["env"][ENVIRONMENT] = str(control)
     return data
-
-
-def written(data: dict[str, Any], folder: Path) -> Path:
-    file = folder / "connectors.yaml"
-    file.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
-    return file
 
 
 def asked_of(run: Path, cell_id: str) -> list[dict[str, Any]]:
