@@ -54,6 +54,7 @@ def demo(connector: str = PULL, beside_offloading: bool = False, control: Path |
     """The demo's sweep with one cell, fewer questions and another connector."""
     data = with_connector(shipped("tiny_hybrid.yaml"), connector, beside_offloading)
     del data["matrix"], data["exclude"]
+    data["rerun"] = False
     data["tasks"]["gsm-tiny"]["limit"] = QUESTIONS
     if control is not None:
         data["cell"]["both"]["env"][ENVIRONMENT] = str(control)
@@ -116,7 +117,6 @@ def through_files(engine: Path, tmp_path: Path) -> dict[str, Any]:
     words = {"task": "prefill-heavy", "words": 120, "limit": 40, "max_tokens": 12, "concurrency": 4, "warmup": 4}
     data["tasks"] = {"words": {**words, "canaries": 0, "divergence": "logprobs"}}
     data["gates"] = {"max_accuracy_drop": 0.1, "alpha": 0.05}
-    data["rerun"] = False
     return data
 
 
@@ -156,7 +156,6 @@ def test_failed_loads_fail_or_are_computed_again_and_judged_like_all_others(
     Control((Fault("failed_handshake", 0.1, seed=1),)).write(control)
     data = demo(connector, control=control)
     data["matrix"] = {"kv_transfer_config.kv_load_failure_policy": ["fail", "recompute"]}
-    data["rerun"] = False
     sweep = start_sweep(config=written(data, tmp_path))
     code, out, err = sweep.finish()
     assert code == 1, (out, err)
@@ -213,7 +212,7 @@ def test_a_fault_is_red_with_its_channel_and_segment(
     assert "damage" in cell["verdict"]["alarms"]
     assert cell["evidence"]["canaries"]["wrong"] >= 3
     (comparison,) = cell["comparisons"]
-    assert any(segment["axis"] == "prompt_tokens" for segment in comparison["segments"]), comparison["segments"]
+    assert any(segment["axis"] == "prompt_tokens" for segment in comparison["where"]), comparison["where"]
     (log,) = sweep.run.glob("deployments/*1p1d*/logs/decode-0.log")
     refused = "stale_blocks is not planted: under NixlPushConnector"
     assert log.read_text(errors="replace").count(refused) == (connector == PUSH)
