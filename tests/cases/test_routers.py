@@ -80,6 +80,22 @@ def stories(kit: Any, start_sweep: Any) -> Iterator[dict[str, Future[Any]]]:
         wanted["cell"]["both"]["env"]["PDRIG_SIM_FAULTS"] = json.dumps([refuse])
         return start_sweep(wanted).finish()
 
+    def resumed() -> Any:
+        """The rig is killed in the midst of the cell, and the sweep gone on with."""
+        wanted = sweep_of(kit, {"mine": foreign()}, ["mine"], limit=120)
+        wanted["engines"]["sim"]["env"]["PDRIG_SIM_CONFIG"] = json.dumps({"max_num_seqs": 64, **SLOW})
+        running = start_sweep(wanted)
+
+        def read() -> bool:
+            found = list((running.folder / "runs").glob("*/cells/*/readings.json"))
+            return any(len(part["ended"]) >= 8 for path in found for part in json.loads(path.read_text())["parts"])
+
+        kit.wait(read, running.process)
+        running.process.kill()
+        dead = running.finish()
+        kit.wait_gone(dead.processes())
+        return start_sweep(None, "--resume", str(dead.run), again=dead).finish()
+
     faults = {
         "never": foreign("--alone-after", "0"),
         "now-and-then": foreign("--alone-after", "25"),
@@ -91,6 +107,7 @@ def stories(kit: Any, start_sweep: Any) -> Iterator[dict[str, Future[Any]]]:
             "errors": pool.submit(errors),
             "faults": pool.submit(sweep, faults, list(faults)),
             "killed": pool.submit(killed),
+            "resumed": pool.submit(resumed),
         }
 
 
@@ -168,6 +185,17 @@ def test_a_router_that_is_killed_fails_its_cell(stories: Any) -> None:
     assert (cell.result["status"], cell.state) == ("failed", "failed")
     assert "proxy was ended by SIGKILL" in cell.why
     assert sweep.code == 3 and not sweep.left_running()
+
+
+def test_a_sweep_is_gone_on_with_behind_a_foreign_router(stories: Any) -> None:
+    """Readings in the midst of the load are proof without legs, too."""
+    sweep = stories["resumed"].result()
+    assert sweep.code == 0, sweep.out + sweep.err
+    (cell,) = sweep.by_id.values()
+    assert cell.result["resumed"]["kept"] >= 8 and cell.result["evidence"]["pd_exercised"] is True
+    (told,) = [f["text"] for f in cell.result["evidence"]["findings"] if "cut short" in f["text"]]
+    assert told.endswith("more requests were under way, is their proof")
+    assert len(cell.judged) == 120
 
 
 def test_a_program_that_is_not_there_is_told_before_anything_starts(kit: Any, start_sweep: Any) -> None:
