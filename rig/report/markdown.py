@@ -29,7 +29,7 @@ MOST_LISTED = 1_000
 LONGEST_EXPLANATION = 2_000
 
 _OVERVIEW, _LINE, _BRIEF, _WHOLE, _EXPECTED, _LOGS = 1, 2, 3, 4, 5, 6
-_SPEED, _NOISE, _MADE, _FIGURES, _REFERENCE, _LATENCIES, _FORMULAS, _CONFIG = range(7, 15)
+_SPEED, _NOISE, _MADE, _FIGURES, _REFERENCE, _LATENCIES, _FORMULAS, _VARIABLES, _CONFIG = range(7, 16)
 
 
 def format_markdown(
@@ -51,7 +51,7 @@ def format_markdown(
         parts += [optional(figures.figures(cells), _FIGURES), optional(figures.latencies(cells), _LATENCIES)]
         parts += [optional(figures.formulas(), _FORMULAS)]
     parts += [optional(figures.reference(run), _REFERENCE), optional(figures.provenance(run), _MADE)]
-    parts += [optional(figures.config(run), _CONFIG)]
+    parts += [optional(figures.variables(run), _VARIABLES), optional(figures.config(run), _CONFIG)]
     return fit(parts, limit, _cut_notice(run, path))
 
 

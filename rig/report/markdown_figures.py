@@ -144,21 +144,21 @@ def provenance(run: RunResult) -> str:
     parts = ["\n".join(lines)]
     if engines := made.engine_columns(info):
         parts.append(grid(engines))
-    if variables := made.variables(info):
-        parts.append("Variables that were set for servers:\n\n" + "\n".join(_variables(variables)))
     return folded("Where and how it was made", "\n\n".join(parts))
 
 
-def _variables(variables: Sequence[Sequence[str]]) -> list[str]:
-    """A line for each variable and value, with the servers that had it."""
+def variables(run: RunResult) -> str:
+    """The variables that were set for servers, folded away: a line for each value, with the servers that had it."""
+    found = made.variables(run.info)
     servers: dict[tuple[str, str], list[str]] = {}
-    for deployment, server, name, value in variables:
+    for deployment, server, name, value in found:
         servers.setdefault((name, value), []).append(f"{deployment} {server}")
-    total = len({(deployment, server) for deployment, server, _, _ in variables})
-    return [
+    total = len({(deployment, server) for deployment, server, _, _ in found})
+    lines = [
         f"- {inline(f'{name}={value}')}: {'all servers' if len(who) == total else inline(', '.join(who))}"
         for (name, value), who in servers.items()
     ]
+    return folded("Variables that were set for servers", "\n".join(lines)) if lines else ""
 
 
 def config(run: RunResult) -> str:

@@ -1,6 +1,6 @@
 """Packs the folder of a run for tests: `python tests/support/pack_run.py RUN FILE.tar.xz`.
 
-What reports read is kept as it is. Left out are token ids, log probabilities and gaps of requests, proxy's legs, and all
+What reports read is kept as it is. Left out are token ids, log probabilities and gaps of requests, legs, and all
 but the last lines of logs; the interpreter's path and the machine's name become `python` and `host`.
 """
 
