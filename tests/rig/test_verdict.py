@@ -184,6 +184,15 @@ def test_failed_transfers_against_a_baseline_that_has_some(
     assert judge(result, versus(0, 0), base=off).state == state
 
 
+def test_a_connector_without_transfers_misses_no_counters(make_result: MakeResult, mono: CellResult) -> None:
+    result = make_result(evidence=Evidence(True, external_tokens=300))
+    result = replace(result, labels={**result.labels, "connector": "ExampleConnector"})
+    verdict = judge(result, versus(0, 0), base=mono)
+    assert verdict.state == "pass"
+    assert "ExampleConnector has no transfers that could fail" in str(verdict)
+    assert "counters are missing" not in str(verdict)
+
+
 def test_missing_counters_are_told_and_decide_nothing(make_result: MakeResult, mono: CellResult) -> None:
     verdict = judge(make_result(evidence=Evidence(True, transfers=400)), versus(0, 0), base=mono)
     assert verdict.state == "pass"
