@@ -23,7 +23,7 @@ import torch, transformers
 tokenizer, folder, models = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
 size = json.loads((tokenizer / "config.json").read_text())["vocab_size"]
 for name, (kind, settings) in models.items():
-    config = getattr(transformers, kind + ("TextConfig" if kind == "Gemma3" else "Config"))(
+    config = getattr(transformers, kind + ("TextConfig" if kind in ("Gemma3", "Qwen3_5") else "Config"))(
         vocab_size=size, bos_token_id=0, eos_token_id=None, pad_token_id=0, tie_word_embeddings=False, **settings)
     torch.manual_seed(0)
     model = getattr(transformers, kind + "ForCausalLM")(config).to(torch.bfloat16)
