@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tiny_models import HEADS, LLAMA, SIZES, WIDE, hand_off_cells, keep, make_models, rows
+from tiny_sweeps import shipped, written
 
 from rig.faults.control import ENVIRONMENT, Control, Fault, read_hits
 
@@ -78,26 +79,22 @@ CASES: dict[str, tuple[str, dict[str, list[Any]]]] = {
 
 def sweep_of(model: str, folder: Path, matrix: dict[str, list[Any]], control: Path | None = None) -> Path:
     """A sweep of this model in `folder`, which must have it."""
-    text = (ROOT / "configs" / "tiny_hybrid.yaml").read_text(encoding="utf-8").replace("../", f"{ROOT}/")
-    data: dict[str, Any] = yaml.safe_load(text)
-    del data["exclude"]
+    data = shipped("tiny_hybrid.yaml")
+    del data["exclude"], data["matrix"]
     data["name"] = "families"
     data["models"] = {model: {"path": str(folder / model), "family": MODELS[model][0]}}
     data["cell"] |= {"model": model, "task": "words"}
-    data["matrix"] = matrix
+    if matrix:
+        data["matrix"] = json.loads(json.dumps(matrix).replace(FOLDER, str(folder)))
     words = {"task": "prefill-heavy", "words": 120, "limit": QUESTIONS, "max_tokens": 12, "concurrency": 4, "warmup": 4}
     data["tasks"] = {"words": {**words, "canaries": 0, "divergence": "logprobs"}}
     # One whole server for all cells of a sweep.
     alone = {"disable-hybrid-kv-cache-manager": False, "data-parallel-size": 1, "enable-expert-parallel": False}
     data["baseline"] = {"monolithic": {"tp": 1, "args": alone}}
     data |= {"rerun": False, "gates": {"max_accuracy_drop": 0.1, "alpha": 0.05}}
-    if not matrix:
-        del data["matrix"]
     if control is not None:
         data["cell"]["both"]["env"][ENVIRONMENT] = str(control)
-    file = folder / f"{model}.yaml"
-    file.write_text(yaml.safe_dump(data, sort_keys=False).replace(FOLDER, str(folder)), encoding="utf-8")
-    return file
+    return written(data, folder)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tiny_models import keep
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "tiny_hybrid.yaml"
@@ -25,6 +26,7 @@ def cell_results(run: Path) -> dict[str, dict[str, Any]]:
 def test_the_demo_passes(start_sweep: Callable[..., Any]) -> None:
     sweep = start_sweep()
     code, out, err = sweep.finish()
+    keep(sweep.run)
     assert code == 0, err
     cells = cell_results(sweep.run)
     assert len(cells) == 4
@@ -67,6 +69,7 @@ def test_push_mode_moves_the_kv_too(start_sweep: Callable[..., Any], tmp_path: P
     config.write_text(text.replace("../", f"{ROOT}/"))
     sweep = start_sweep("--cell", "*tp1-tp1-async-on*", "--limit", "160", config=config)
     code, out, err = sweep.finish()
+    keep(sweep.run)
     assert code == 0, err
     (cell,) = [c for c in cell_results(sweep.run).values() if c["kind"] == "pd"]
     assert cell["labels"]["connector"] == "NixlPushConnector"
