@@ -14,7 +14,7 @@ from evals.client import Request, Target, Timeouts, send
 from evals.errors import BadParams
 from evals.records import Kind, RequestRecord
 from evals.session import Session
-from evals.tasks import Task
+from evals.tasks import BOUNDS, Task
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,9 @@ class ClosedLoop:
     concurrency: int
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1:
-            raise BadParams(f"concurrency is {self.concurrency}; it must be at least 1")
+        least, most = BOUNDS["concurrency"]
+        if not least <= self.concurrency <= most:
+            raise BadParams(f"concurrency is {self.concurrency}; it must be {least} to {most}")
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,11 @@ BOUNDARY_SHOTS = 2
 TINY_QUESTIONS = 1000
 BOUNDARY_QUESTIONS = 192
 
+BOUNDS: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {"limit": (1, 1_000_000), "shots": (0, 1000), "max_tokens": (1, 10_000_000), "concurrency": (1, 100_000)}
+)
+"""What makes sense; a number beyond is a slip of the hand, and would eat the memory."""
+
 RESERVED_PARAMS = frozenset({"prompt", "messages", "model", "stream", "stream_options", "n", "kv_transfer_params"})
 
 
@@ -71,9 +76,10 @@ def build_task(
     """
     if stated is None and name not in (*TASK_NAMES, *OPTIONS):
         raise UnknownTask(f"no task is called {name!r}; there are {', '.join((*TASK_NAMES, *OPTIONS))}")
-    for label, value, least in (("limit", limit, 1), ("shots", shots, 0), ("max_tokens", max_tokens, 1)):
-        if value is not None and value < least:
-            raise BadParams(f"{name}: {label} is {value}; it must be at least {least}")
+    for label, value in (("limit", limit), ("shots", shots), ("max_tokens", max_tokens)):
+        least, most = BOUNDS[label]
+        if value is not None and not least <= value <= most:
+            raise BadParams(f"{name}: {label} is {value}; it must be {least} to {most}")
     if reserved := sorted(RESERVED_PARAMS & (params or {}).keys()):
         raise BadParams(f"{name}: params may not set {', '.join(reserved)}; the evaluator does")
     allowed = () if stated is not None else OPTIONS.get(name, ())

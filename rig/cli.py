@@ -32,7 +32,7 @@ CELL = click.option(
 
 PARALLEL = click.option(
     "--parallel",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 1024),
     is_flag=False,
     flag_value=0,
     metavar="[N]",
@@ -53,7 +53,7 @@ def cli() -> None:
 @cli.command()
 @CONFIG
 @CELL
-@click.option("--gpus", type=click.IntRange(0), help="Plan for so many GPUs instead of those of this machine.")
+@click.option("--gpus", type=click.IntRange(0, 1024), help="Plan for so many GPUs instead of those of this machine.")
 @PARALLEL
 @click.option("--format", "form", type=click.Choice(["table", "json", "sh"]), default="table")
 def plan(config: Path, cell_glob: str | None, gpus: int | None, parallel: int | None, form: str) -> None:
@@ -152,7 +152,7 @@ def rescore(run: Path, scorer: str | None) -> None:
 @click.option("--limit", type=click.IntRange(1), help="Ask the first so many questions.")
 @click.option("--shots", type=click.IntRange(0), help="Worked examples in each prompt.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Longest answer.")
-@click.option("--concurrency", type=click.IntRange(1), help="Requests in flight, held exactly (default: 8).")
+@click.option("--concurrency", type=click.IntRange(1, 100_000), help="Requests in flight, held exactly (default: 8).")
 @click.option("--rate", type=RATE, help="Requests per second, evenly, in place of that.")
 @click.option("--poisson", type=RATE, help="Requests per second on average, with Poisson arrivals.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of those arrivals (default: 0).")
@@ -164,7 +164,7 @@ def rescore(run: Path, scorer: str | None) -> None:
 @click.option("--retries", type=click.IntRange(0, 5), default=0, help="Further attempts to connect, none after that.")
 @click.option("--no-stream", is_flag=True, help="Ask for whole answers; there is no TTFT, TPOT or ITL then.")
 @click.option(
-    "--warmup", type=click.IntRange(0), default=0, show_default=True, help="Requests before the clock starts."
+    "--warmup", type=click.IntRange(0, 100_000), default=0, show_default=True, help="Requests before the clock starts."
 )
 @click.option("--model", help="Model name to ask for (default: the one that the server says it has).")
 @click.option(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from evals.canaries import MOST as MOST_CANARIES
-from evals.tasks import OPTIONS, RESERVED_PARAMS, TASK_NAMES
+from evals.tasks import BOUNDS, OPTIONS, RESERVED_PARAMS, TASK_NAMES
 from rig.config_errors import shown
 from rig.config_types import InFlight, JsonObject, Seconds, Strict, problem
 
@@ -100,9 +100,9 @@ class TaskConfig(Strict):
     """
 
     task: Annotated[str | TaskFile, BeforeValidator(_task)]
-    limit: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    shots: Annotated[int, Field(ge=0, le=1000)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    limit: Annotated[int, Field(ge=1, le=BOUNDS["limit"][1])] | None = None
+    shots: Annotated[int, Field(ge=0, le=BOUNDS["shots"][1])] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=BOUNDS["max_tokens"][1])] | None = None
     concurrency: InFlight | None = None
     schedule: ScheduleConfig | None = None
     stream: bool = True

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from evals.tasks import BOUNDS
 from rig.config_errors import PROBLEM, shown
 
 OWNED_ARGS = {
@@ -166,9 +167,9 @@ Env = dict[
 JsonObject = dict[str, Annotated[Any, AfterValidator(json_value)]]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Count = Annotated[int, Field(ge=1)]
-# Beyond these a number is a slip of the hand: no deployment, load or prompt comes near them.
+# Beyond these a number is a slip of the hand: no deployment and no load comes near them.
 Ranks = Annotated[int, Field(ge=1, le=1024)]
-InFlight = Annotated[int, Field(ge=1, le=100_000)]
+InFlight = Annotated[int, Field(ge=1, le=BOUNDS["concurrency"][1])]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Url = Annotated[str, AfterValidator(_url)]
 

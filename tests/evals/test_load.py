@@ -113,7 +113,14 @@ def test_arrivals_follow_their_rates() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: ClosedLoop(0), lambda: ConstantRate(0), lambda: Poisson(-1), lambda: Ramp(1, 2, float("nan"))]
+    "make",
+    [
+        lambda: ClosedLoop(0),
+        lambda: ClosedLoop(10**6),
+        lambda: ConstantRate(0),
+        lambda: Poisson(-1),
+        lambda: Ramp(1, 2, float("nan")),
+    ],
 )
 def test_a_schedule_that_makes_no_sense_is_refused(make: Any) -> None:
     with pytest.raises(BadParams):

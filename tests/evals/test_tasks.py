@@ -134,7 +134,10 @@ def test_shots(small: Path) -> None:
         ({"shots": -1}, "shots is -1"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"params": {"stream": True, "n": 2}}, "n, stream"),
-        ({"limit": 10**9}, "there are"),
+        ({"limit": 10**6}, "there are"),
+        ({"limit": 10**6 + 1}, "limit is 1000001; it must be 1 to 1000000"),
+        ({"shots": 1001}, "shots is 1001; it must be 0 to 1000"),
+        ({"max_tokens": 10**30}, "it must be 1 to 10000000"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
