@@ -11,7 +11,7 @@ from rig.metrics import latency_values
 from rig.records import CellResult, Comparison, Judged, Pair
 from rig.report.data import arrival
 from rig.report.html_svg import Axis, Plot, axis_over, escape, figure, legend, tag
-from rig.report.rows import label_text, number, varying_labels
+from rig.report.rows import figures_count, label_text, number, varying_labels
 from rig.stats import percentile, wilson
 
 POINTS = 100
@@ -141,9 +141,10 @@ MEASURES: Mapping[str, Callable[[CellResult], float | None]] = {
 def over_concurrency(cells: Sequence[CellResult]) -> str:
     """Throughput and latency over the number of requests in flight, a line for cells that differ in it alone.
 
-    Bars where there is but one such number. Cells under a schedule have none, and are left out, as are reruns.
+    Bars where there is but one such number. Cells under a schedule have none, and are left out, as are reruns and cells
+    whose figures do not count.
     """
-    groups = _but_for_concurrency([cell for cell in cells if cell.rerun_of is None])
+    groups = _but_for_concurrency([cell for cell in cells if cell.rerun_of is None and figures_count(cell)])
     charts = [chart for title, measure in MEASURES.items() if (chart := _over_concurrency(title, measure, groups))]
     if not charts:
         return tag("p", "No cell was measured at a fixed number of requests in flight.")

@@ -161,7 +161,7 @@ class _Cell:
         """One baseline: its cell's number (-1: not in this run), and for each row its row and what the pair says."""
         pairs = [self.pairs[name].get(record.request_id) for record in self.records]
         cell = self.number if name == ITSELF else self.ids.index(name) if name in self.ids else -1
-        extra = ("concurrency", "block_remainder", "prefill", "decode", "predecessor", "since_finish_ms")
+        extra = ("concurrency", "block_remainder", "prefill", "decode", "predecessor")
         return {
             "name": name,
             "cell": cell,
@@ -169,6 +169,9 @@ class _Cell:
             "outcome": "".join(OUTCOMES[p.baseline_outcome] if p else "-" for p in pairs),
             "token": {i: p.first_token for i, p in enumerate(pairs) if p and p.first_token is not None},
             "shift": {i: round(p.shift, 3) for i, p in enumerate(pairs) if p and p.shift is not None},
+            "since_finish_ms": {
+                i: round(p.since_finish_ms, 3) for i, p in enumerate(pairs) if p and p.since_finish_ms is not None
+            },
             **{key: {i: v for i, p in enumerate(pairs) if p and (v := getattr(p, key)) is not None} for key in extra},
         }
 

@@ -14,7 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 38
 
 _UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """What a page cannot show or must not hold: control characters but tab and newline, halves of pairs."""
-_ADDRESS = re.compile(r"(https?://[^\s<>\"')\]]+)")
+_ADDRESS = re.compile(r"(https?://[^\s<>\"')\]]*[^\s<>\"')\].,;:!?])")
 
 
 def escape(text: str) -> str:

@@ -25,6 +25,10 @@ import yaml
 
 import rig
 
+pytestmark = pytest.mark.timeout(1500)
+
+LONG_S = 1000
+"""How long the sweep is waited for: it is some twenty launches, in two minutes or so on a machine that is free."""
 QUESTIONS = 80
 CANARIES = 12
 STATES = {
@@ -74,7 +78,7 @@ def swept(kit: Any, start_sweep: Any, tmp_path_factory: pytest.TempPathFactory) 
         sweep["cell"][role] |= {"port": kit.free_range(2), "side_channel_port": kit.free_range(2)}
     sweep["cell"]["proxy"]["port"] = kit.free_range(1)
     summary = tmp_path_factory.mktemp("github") / "summary.md"
-    done = start_sweep(sweep, env={"GITHUB_STEP_SUMMARY": str(summary)}).finish()
+    done = start_sweep(sweep, env={"GITHUB_STEP_SUMMARY": str(summary)}).finish(LONG_S)
     cells = {}
     for cell in done.by_id.values():
         labels = cell.result["labels"]

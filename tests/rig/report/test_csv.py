@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from rig.records import RunResult
+from rig.records import Counts, Group, Groups, Resumed, RunResult
 from rig.report.csv import format_csv
 
 GOLDEN = Path(__file__).with_name("golden") / "summary.csv"
@@ -53,3 +53,14 @@ def test_every_column_is_documented(every_state: RunResult) -> None:
     told = set(re.findall(r"`([a-z0-9_]+(?:\.NAME)?)`", DOCS.read_text(encoding="utf-8")))
     for name in rows(format_csv(every_state))[0]:
         assert name in told or name.startswith("label.") or re.sub(r"_(p50|p90|p99|mean)_ms$", "", name) in told, name
+
+
+def test_what_was_resumed_groups_and_every_outcome_have_columns(every_state: RunResult) -> None:
+    cell = every_state.cells[1]
+    counts = Counts(30, 5, 0, 0, {"reset": 2, "empty": 1}, {"decode": {"reset": 2}}, unscored=4)
+    groups = Groups("depth", (Group("0 %", 30, 35),))
+    cell = replace(cell, counts=counts, groups=groups, resumed=Resumed(12, 3, ("d",), 1.0))
+    row = rows(format_csv(replace(every_state, cells=(cell,))))[0]
+    assert (row["unscored"], row["errors"], row["errors_by_class"]) == ("4", "3", "decode reset 2, empty 1")
+    assert (row["resumed_kept"], row["resumed_again"], row["groups"]) == ("12", "3", "by depth: 0 % 30/35")
+    assert row["command"] == "pdrig sweep configs/tiny.yaml --cell cell-pass"

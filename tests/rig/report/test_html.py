@@ -21,9 +21,12 @@ from rig.records import (
     CellResult,
     Comparison,
     Divergence,
+    Group,
+    Groups,
     Pair,
     Ratio,
     Reason,
+    Resumed,
     RunResult,
     Segment,
     Slow,
@@ -34,9 +37,10 @@ from rig.report.html import format_html
 from rig.report.html_charts import by_order, first_divergence, over_concurrency, series_class
 from rig.report.html_data import LEFT_OUT, Texts, embedded, requests_data
 from rig.report.html_grid import MARKS, TONES, grids
-from rig.report.html_svg import Axis, escape
+from rig.report.html_svg import Axis, escape, with_links
 from rig.report.html_timeline import timeline
 from rig.report.junit import format_junit
+from rig.report.logs import LogTail
 
 VOID = {"meta", "link", "input", "br"}
 
@@ -355,3 +359,69 @@ def test_ticks_are_round(axis: Axis, ticks: list[float]) -> None:
 def test_cells_that_are_not_there_have_no_requests(run: RunResult) -> None:
     assert RunData(run).cell("pd-on") == CellData()
     assert RunData(run).pairs(run.cells[2]) == {}
+
+
+# What is told of a cell beside its figures
+
+
+def section(data: RunData, cell_id: str) -> str:
+    cells = re.split(r'(?=<details class="cell")', format_html(data).partition('<section id="requests">')[0])
+    [found] = [part for part in cells if f"<summary><h3>{cell_id} " in part]
+    return found.partition("</section>")[0]
+
+
+def changed(data: RunData, cell_id: str, **fields: Any) -> RunData:
+    cells = tuple(replace(c, **fields) if c.cell_id == cell_id else c for c in data.results.cells)
+    return replace(data, results=replace(data.results, cells=cells))
+
+
+def test_what_was_resumed_groups_and_unscored_answers_are_told(detailed: RunData) -> None:
+    counts = replace(detailed.results.cells[2].counts, unscored=7)  # type: ignore[type-var]
+    groups = Groups("depth", (Group("0 %", 38, 40), Group("50 %", 0, 0)))
+    data = changed(detailed, "pd-on", resumed=Resumed(12, 3, ("d",), 1.0), groups=groups, counts=counts)
+    text = Page(f"<p>{section(data, 'pd-on')}</p>").text
+    assert "resumed12 records are from before, 3 questions were asked again" in text
+    assert "accuracy by groupby depth: 0 % 38/40" in text
+    assert "7 answered that have no right answer, so in no accuracy" in text
+    assert "resumed" not in section(data, "pd-off") and "no right answer" not in section(data, "pd-off")
+
+
+def test_a_failed_cell_has_the_end_of_the_log_that_says_why(detailed: RunData) -> None:
+    logs = (LogTail("prefill-0", "p.log", ("all <b>well</b>",)), LogTail("decode-0", "d.log", ("CUDA error & <i>",)))
+    data = replace(detailed, cells={**detailed.cells, "pd-dead": CellData(logs=logs)})
+    text = section(data, "pd-dead")
+    assert "Log of decode-0: one line of d.log" in text and "CUDA error &amp; &lt;i&gt;" in text
+    assert "p.log" not in text
+
+
+def test_the_figures_of_an_invalid_cell_are_in_no_chart(detailed: RunData) -> None:
+    sound = changed(detailed, "pd-on", labels={"concurrency": 8})
+    data = changed(sound, "pd-on", verdict=Verdict("invalid", (Reason("transfer", "Nothing moved."),)))
+    for part, name in (("accuracy", "pd-on"), ("speed", "8 requests in flight")):
+        shown = [
+            format_html(d).partition(f'<section id="{part}">')[2].partition("</section>")[0] for d in (sound, data)
+        ]
+        assert [name in text for text in shown] == [True, False], part
+    assert "does not count" in section(data, "pd-on")
+
+
+@pytest.mark.parametrize(
+    ("text", "links"),
+    [
+        ("see https://example.org/issues/1.", ["https://example.org/issues/1"]),
+        ("late (https://example.org/a?b=1&c=2). It did.", ["https://example.org/a?b=1&amp;c=2"]),
+        ('javascript:alert(1) <a href="https://x.org/">', ["https://x.org/"]),
+        ("nothing to follow", []),
+    ],
+)
+def test_addresses_can_be_followed(text: str, links: list[str]) -> None:
+    shown = with_links(text)
+    assert re.findall(r'<a href="([^"]*)" rel="noreferrer">', shown) == links
+    assert Page(f"<p>{shown}</p>").text == text
+
+
+def test_only_the_reason_that_the_sweeps_author_wrote_has_links(detailed: RunData) -> None:
+    reasons = (Reason("accuracy", "Expected: https://x.org/1"), Reason("accuracy", "a log says https://x.org/2"))
+    for state, links in (("xfail", ["https://x.org/1"]), ("xpass", ["https://x.org/1"]), ("regression", [])):
+        text = section(changed(detailed, "pd-on", verdict=Verdict(state, reasons)), "pd-on")  # type: ignore[arg-type]
+        assert re.findall(r'<a href="(https[^"]*)"', text) == links, state

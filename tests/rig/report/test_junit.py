@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rig.records import CellResult, Reason, RunInfo, RunResult, Verdict
+from rig.records import CellResult, Group, Groups, Reason, Resumed, RunInfo, RunResult, Verdict
 from rig.report.junit import format_junit, result_tag
+from rig.report.logs import LogTail
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -79,3 +80,21 @@ def test_what_xml_cannot_hold_is_replaced_and_the_rest_is_kept(make_result: Call
     shown = "accuracy: null \ufffd escape \ufffd half \ufffd whole \U0001f600 ]]> <b> & é"
     assert failure.text.splitlines()[0] == failure.get("message") == shown
     assert failure.text.endswith("Run it again: pdrig sweep c.yaml --cell pd")
+
+
+def test_the_end_of_a_failed_cells_log_is_its_standard_error(every_state: RunResult) -> None:
+    logs = {"cell-failed": (LogTail("decode-0", "d.log", ("one", "null \x00")), LogTail("proxy", "p.log", ("fine",)))}
+    suite = ElementTree.fromstring(format_junit(every_state, logs=logs))
+    found = {
+        c.get("name"): c.findtext("system-err") for c in suite.iter("testcase") if c.find("system-err") is not None
+    }
+    assert found == {"cell-failed": "Log of decode-0: the last 2 lines of d.log\none\nnull \ufffd"}
+
+
+def test_what_was_resumed_and_groups_are_properties(every_state: RunResult) -> None:
+    groups = Groups("depth", (Group("0 %", 38, 40),))
+    cell = replace(every_state.cells[1], resumed=Resumed(12, 3, ("d",), 1.0), groups=groups)
+    [case] = ElementTree.fromstring(format_junit(replace(every_state, cells=(cell,)))).iter("testcase")
+    told = {p.get("name"): p.get("value") for p in case.iter("property")}
+    assert str(told["resumed"]).startswith("12 records are from before, 3 questions were asked again")
+    assert told["groups"] == "by depth: 0 % 38/40"

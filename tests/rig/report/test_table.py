@@ -146,3 +146,10 @@ def test_labels(value: object, text: str) -> None:
 def test_any_labels_can_be_shown(run: RunResult, labels: dict[str, object], width: int) -> None:
     cells = (replace(run.cells[0], labels=labels), *run.cells[1:])
     assert "Run: runs/id" in format_table(replace(run, cells=cells), "runs/id", width)
+
+
+def test_the_commands_of_what_needs_a_look_stand_on_lines_of_their_own(every_state: RunResult) -> None:
+    text = format_table(every_state, "runs/id", width=60)
+    states = ("regression", "inconclusive", "no_baseline", "invalid", "failed", "xpass", "interrupted")
+    commands = [f"  pdrig sweep configs/tiny.yaml --cell cell-{state}" for state in states]
+    assert block(text, "To run them again").splitlines()[1:] == commands
