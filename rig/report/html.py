@@ -84,7 +84,7 @@ def _provenance(run: RunResult) -> str:
         "started": info.started,
         "ended": info.ended or "not finished",
     }
-    facts |= {**info.versions, **rows.flat(info.host), **rows.flat(info.git or {}, "git ")}
+    facts |= {**info.versions, **made.flat(info.host), **made.flat({"git": info.git or {}})}
     parts = [table(["what", "value"], [[name, text] for name, text in facts.items()])]
     if engines := made.engine_columns(run.info):
         parts += [

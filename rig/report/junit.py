@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from rig.records import CellResult, RunResult
-from rig.report import looks, rows
+from rig.report import looks, made, rows
 from rig.report.logs import LogTail, decisive
 from rig.report.reproduce import reproduce
 from rig.secrets import masked_argv
@@ -27,10 +27,10 @@ def format_junit(run: RunResult, strict: bool = False, logs: Mapping[str, Sequen
     """
     cells = [cell for cell in run.cells if cell.rerun_of is None]
     suite = ElementTree.Element("testsuite", {"name": _clean(run.info.name), "timestamp": _clean(run.info.started)})
-    made = {"run": run.info.run_id, "config": run.info.config_file, "command": shlex.join(masked_argv(run.info.argv))}
-    made |= {"host": rows.label_text(run.info.host.get("hostname")), **rows.flat(run.info.git or {}, "git ")}
+    facts = {"run": run.info.run_id, "config": run.info.config_file, "command": shlex.join(masked_argv(run.info.argv))}
+    facts |= {"host": rows.label_text(run.info.host.get("hostname")), **made.flat({"git": run.info.git or {}})}
     _properties(
-        suite, {**{name: text for name, text in made.items() if text not in ("", rows.MISSING)}, **run.info.versions}
+        suite, {**{name: text for name, text in facts.items() if text not in ("", rows.MISSING)}, **run.info.versions}
     )
     for cell in cells:
         suite.append(_case(run, cell, strict, (logs or {}).get(cell.cell_id, ())))

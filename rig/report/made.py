@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from rig.labels import label_text
 from rig.records import RunInfo
 from rig.report.rows import Column
@@ -25,3 +29,19 @@ def variables(info: RunInfo) -> list[list[str]]:
         for server, env in servers.items()
         for name, value in env.items()
     ]
+
+
+def flat(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Under short names, whatever is nested; lists of texts on one line."""
+    found: dict[str, str] = {}
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            found |= {f"{name} {key}": text for key, text in flat(value).items()}
+        elif isinstance(value, bool):
+            found[name] = "yes" if value else "no"
+        elif isinstance(value, list):
+            text = ", ".join(x if isinstance(x, str) else json.dumps(x, sort_keys=True) for x in value)
+            found[name] = text or "none"
+        else:
+            found[name] = label_text(value)
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -138,7 +137,7 @@ def provenance(run: RunResult) -> str:
     facts |= {"version": info.versions, "host": info.host}
     tasks = {(c.task.name, c.task.version, c.task.n): c.task for c in run.cells if c.task}
     facts |= {f"task {t.name}": f"version {t.version}, {t.n} questions, scorer {t.scorer}" for t in tasks.values()}
-    lines = [f"- {inline(name)}: {inline(text)}" for name, text in _flat(facts).items()]
+    lines = [f"- {inline(name)}: {inline(text)}" for name, text in made.flat(facts).items()]
     if info.notes:
         lines += ["- notes:", *(f"  - {inline(note)}" for note in info.notes)]
     parts = ["\n".join(lines)]
@@ -171,22 +170,6 @@ def formulas() -> str:
     """How each figure is counted, folded away."""
     lines = [f"- {name}: {inline(formula)}" for name, formula in METRIC_FORMULAS.items()]
     return folded("How it is counted", "\n".join(lines))
-
-
-def _flat(facts: dict[str, Any]) -> dict[str, str]:
-    """Under short names, whatever is nested; lists of texts on one line."""
-    found: dict[str, str] = {}
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            found |= {f"{name} {key}": text for key, text in _flat(value).items()}
-        elif isinstance(value, bool):
-            found[name] = "yes" if value else "no"
-        elif isinstance(value, list):
-            text = ", ".join(x if isinstance(x, str) else json.dumps(x, sort_keys=True) for x in value)
-            found[name] = text or "none"
-        else:
-            found[name] = rows.label_text(value)
-    return found
 
 
 def _ratio(comparison: Comparison, metric: str) -> str:

@@ -59,6 +59,8 @@ def entry(run: RunResult, cell: CellResult, logs: Sequence[LogTail], shown: Show
 
 def file_of(cell: CellResult, evidence: str) -> str:
     """Where a reason's evidence lies within the run; what is no file stays as it is."""
+    if evidence == "counters":
+        return f"cells/{cell.cell_id}/cell.json: evidence.counters"
     return f"cells/{cell.cell_id}/{evidence}" if evidence.startswith(_OF_THE_CELL) else evidence
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,7 @@ from rig.records import (
     Verdict,
 )
 from rig.report.data import CellData, RunData
+from rig.store import RunFolder
 
 WORSE = Comparison("mono", -0.095, (-0.1289, -0.0675), 1e-9, 40, 2, 400, 0.03, 0.9)
 SAME = Comparison("mono", -0.0025, (-0.0158, 0.0095), 0.5, 2, 1, 400, 0.018, 0.99)
@@ -191,3 +194,13 @@ def every_state(run: RunResult, make_result: Callable[..., CellResult]) -> RunRe
         labels = {"model": "tiny", "prefill_tp": prefill, "decode_tp": 1, "async_scheduling": i % 3 == 0}
         cells[i] = replace(cell, labels=labels)
     return RunResult(replace(run.info, versions={"pdrig": "0.1.0"}), tuple(cells))
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """The run, in a folder of its own under its own name."""
+    with tarfile.open(Path(__file__).parent / "runs" / "builds.tar.xz") as archive:
+        archive.extractall(tmp_path / "runs", filter="data")
+    monkeypatch.chdir(tmp_path)
+    [path] = Path("runs").iterdir()
+    return RunFolder.open(path)

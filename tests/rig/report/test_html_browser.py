@@ -19,6 +19,8 @@ from needs import program
 
 from rig.report.data import RunData
 from rig.report.html import format_html
+from rig.reporting import format_report
+from rig.store import RunFolder
 
 CHROMIUM = program("browser")
 ENDPOINT = "DevTools listening on "
@@ -235,3 +237,32 @@ async def test_a_thousand_requests_are_drawn_a_page_at_a_time(
     assert await browser.run("document.querySelectorAll('#rows tr').length") == 200
     assert await browser.run("document.getElementById('more').textContent") == "Show 100 more of 1119"
     assert browser.faults == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1200, "light")])
+async def test_the_page_of_a_whole_sweep(
+    browser: Browser, stored: RunFolder, tmp_path: Path, width: int, scheme: str
+) -> None:
+    """Its red cells are reached from the top by the keyboard; nothing is wider than the window."""
+    path = tmp_path / "report.html"
+    path.write_text(format_report(stored, "html"), encoding="utf-8")
+    await browser.look(width, scheme, touch=width == 390)
+    await browser.open(path)
+    assert await browser.run("document.documentElement.scrollWidth") <= width
+    links = "[...document.querySelectorAll('.look a')]"
+    names = await browser.run(f"{links}.map(a => a.textContent)")
+    assert [name.split("async-on-")[1].rsplit("-", 1)[0] for name in names] == [
+        "build-2", "build-3", "build-4", "build-5", "build-7", "build-9", "build-8", "build-10", "build-1",
+    ]  # fmt: skip
+    assert await browser.run("[...document.querySelectorAll('.state')].every(s => s.getClientRects().length === 1)")
+    await browser.press("Tab")
+    await browser.press("Tab")
+    assert await browser.run(f"document.activeElement === {links}[0]")
+    arrived = "new Promise(done => addEventListener('hashchange', () => done(location.hash)))"
+    await browser.run(f"void (window.arrived = {arrived})")
+    await browser.press("Enter")
+    target = await browser.run("window.arrived")
+    assert await browser.run(f"document.querySelector({target!r}).open")
+    assert await browser.run(f"document.querySelector('{target} h3').textContent.startsWith({names[0]!r})")
+    assert browser.faults == []
+    assert [url for url in browser.requests if not url.startswith(("file:", "data:"))] == []

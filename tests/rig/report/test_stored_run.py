@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tarfile
 import warnings
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -28,16 +27,6 @@ GOLDEN = HERE / "golden" / "builds"
 WRITE = os.environ.get("PDRIG_GOLDEN") == "write"
 BLOCKS = {"address", "article", "dd", "dt", "h1", "h2", "h3", "h4", "li", "p", "pre", "summary", "td", "th", "tr"}
 BLOCKS |= {"figcaption", "nav", "button", "label", "code"}
-
-
-@pytest.fixture
-def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """The run, in a folder of its own under its own name."""
-    with tarfile.open(HERE / "runs" / "builds.tar.xz") as archive:
-        archive.extractall(tmp_path / "runs", filter="data")
-    monkeypatch.chdir(tmp_path)
-    [path] = Path("runs").iterdir()
-    return RunFolder.open(path)
 
 
 class Shown(HTMLParser):
