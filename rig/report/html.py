@@ -62,6 +62,8 @@ def _summary(run: RunResult) -> str:
         f"{escape(looks.deciding_channel(cell) or '')}"
         for cell in looks.to_look_at(run.cells)
     ]
+    if missing := looks.without_result_text(run):
+        counted += tag("p", escape(missing), class_="summary")
     return counted + (tag("ul", "".join(tag("li", link) for link in links), class_="look") if links else "")
 
 

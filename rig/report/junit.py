@@ -22,8 +22,9 @@ def format_junit(run: RunResult, strict: bool = False, logs: Mapping[str, Sequen
     """One suite. A regression or unexpected pass is a failure, a cell that could not be judged an error.
 
     An expected failure is skipped; so is a cell that is undecided or has no baseline, which under `strict` is a
-    failure. Labels are properties of the test case. A cell that repeats a red one is no case of its own: what came of
-    it is among the red one's reasons. `logs` by cell id: the ends of a failed cell's are its standard error.
+    failure. A planned cell without a result is an error. Labels are properties of the test case. A cell that repeats
+    a red one is no case of its own: what came of it is among the red one's reasons. `logs` by cell id: the ends of a
+    failed cell's are its standard error.
     """
     cells = [cell for cell in run.cells if cell.rerun_of is None]
     suite = ElementTree.Element("testsuite", {"name": _clean(run.info.name), "timestamp": _clean(run.info.started)})
@@ -34,9 +35,13 @@ def format_junit(run: RunResult, strict: bool = False, logs: Mapping[str, Sequen
     )
     for cell in cells:
         suite.append(_case(run, cell, strict, (logs or {}).get(cell.cell_id, ())))
+    missing = looks.without_result(run)
+    for name in missing:
+        case = ElementTree.SubElement(suite, "testcase", {"classname": _clean(run.info.name), "name": _clean(name)})
+        ElementTree.SubElement(case, "error", {"message": "The sweep has no result of it yet.", "type": "no result"})
     for tag, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
-    suite.set("tests", str(len(cells)))
+    suite.set("tests", str(len(cells) + len(missing)))
     suite.set("time", f"{sum(cell.throughput.duration_s for cell in cells if cell.throughput):.3f}")
     root = ElementTree.Element("testsuites")
     root.append(suite)

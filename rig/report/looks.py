@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 from rig.explain import sound_beside
 from rig.labels import label_text
-from rig.records import CellResult, Reason
+from rig.records import CellResult, Reason, RunResult
 from rig.secrets import masked_line
 from rig.verdict import UNJUDGED_STATES, state_name
 
 LOOK_AT = ("regression", "xpass", "failed", "invalid", "not judged", "inconclusive", "no_baseline")
 """States that somebody has to look at, the worst first."""
+
+
+MOST_NAMED = 6
+"""So many cells without a result are named; of more, their number is told."""
 
 
 def needs_a_look(cell: CellResult) -> bool:
@@ -30,6 +34,27 @@ def deciding_channel(cell: CellResult) -> str | None:
     """The channel that decided, of a cell that needs a look; accuracy alone does not tell why it does."""
     reasons = cell.verdict.reasons if cell.verdict else ()
     return reasons[0].channel if reasons and needs_a_look(cell) else None
+
+
+def without_result(run: RunResult) -> list[str]:
+    """Planned cells that have none: the sweep goes on, or was stopped before it came to them.
+
+    A self-test has the cells of its cases, not those of its plan.
+    """
+    if "selftest" in run.info.resolved:
+        return []
+    known = {cell.cell_id for cell in run.cells}
+    planned = run.info.resolved.get("cells", [])
+    return [str(cell["id"]) for cell in planned if isinstance(cell, dict) and cell.get("id", "") not in known | {""}]
+
+
+def without_result_text(run: RunResult) -> str | None:
+    """The same in a sentence; None where every planned cell has a result."""
+    found = without_result(run)
+    if not found:
+        return None
+    listed = ", ".join(found[:MOST_NAMED]) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")
+    return f"No result yet, so nothing is known of {len(found)} of the planned cells: {listed}."
 
 
 def beside_text(cell: CellResult, cells: Sequence[CellResult]) -> str | None:

@@ -37,7 +37,7 @@ def format_markdown(
 ) -> str:
     """The report, at most `limit` characters long; `path` is where the run lies, `logs` are by cell id."""
     cells = run.cells
-    parts = [fixed(headline(cells)), fixed(_about(run, path))]
+    parts = [fixed(headline(cells)), fixed(_missing(run)), fixed(_about(run, path))]
     if cells:
         parts += [optional(text, _OVERVIEW) for text in overviews(cells)]
         parts += [optional(legend(cells), _OVERVIEW), *_look_at(run, logs or {}, limit)]
@@ -81,6 +81,11 @@ def headline(cells: Sequence[CellResult]) -> str:
     if expected := named("xfail"):
         said.append(f"Failed as expected: {expected}.")
     return " ".join(said) or "**Nothing was judged.**"
+
+
+def _missing(run: RunResult) -> str:
+    text = looks.without_result_text(run)
+    return f"**Not finished.** {inline(text)}" if text else ""
 
 
 def _named(cell: CellResult) -> str:

@@ -30,7 +30,9 @@ def format_table(run: RunResult, path: str, width: int = WIDTH, color: bool = Fa
         parts += [_listed("Noise floor", run.cells, rows.noise_text, width)]
         parts += [_listed("Repeats", run.cells, rows.repeats_text, width), _ratios(run.cells, width)]
         parts += [rows.warmup_text(run.cells)]
-    parts += [_reference(run, width), _legend(run.cells, width), f"{sweep_summary(run.cells)}\nRun: {path}"]
+    missing = looks.without_result_text(run)
+    parts += [_reference(run, width), _legend(run.cells, width), wrap(missing, width, "  ") if missing else ""]
+    parts += [f"{sweep_summary(run.cells)}\nRun: {path}"]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -52,7 +52,9 @@ def of_junit(text: str) -> dict[str, Told]:
         why = "\n".join(element.text or "" for element in said if element is not None)
         reasons, _, command = why.partition("\n\nRun it again: ")
         log = "".join(element.text or "" for element in case.iter("system-err"))
-        found[str(case.get("name"))] = Told(str(facts["state"]), reasons.partition(":")[0], reasons, command, log)
+        found[str(case.get("name"))] = Told(
+            str(facts.get("state", "")), reasons.partition(":")[0], reasons, command, log
+        )
     return found
 
 
