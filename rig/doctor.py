@@ -36,7 +36,7 @@ class Check:
 
 
 def examine(plan: SweepPlan | None, data: Path | None) -> Iterator[Check]:
-    """Look at the rig's Python, engines, GPUs, memory, limits, ports and data, one after the other.
+    """Look at the rig's Python, engines, routers, GPUs, memory, limits, ports and data, one after the other.
 
     Without a plan, the engines are the one that `make engine` installs and a `vllm` on the PATH.
     """
@@ -46,6 +46,8 @@ def examine(plan: SweepPlan | None, data: Path | None) -> Iterator[Check]:
         yield Check("engine", "missing", "none found", "run `make engine`, or name a CONFIG with your engine")
     for command in engines:
         yield from _engine(command)
+    for command in planned_routers(plan) if plan else []:
+        yield _router(command)
     yield _gpus()
     yield _memory()
     yield _open_files()
@@ -58,6 +60,12 @@ def planned_engines(plan: SweepPlan) -> list[str]:
     """The programs that the plan's servers on this machine start with."""
     programs = [s.argv[0] for d in plan.deployments for s in d.servers if s.host is None]
     return list(dict.fromkeys(programs))
+
+
+def planned_routers(plan: SweepPlan) -> list[str]:
+    """The programs of the plan's routers that are not the rig's own."""
+    proxies = [d.proxy for d in plan.deployments if d.proxy is not None]
+    return list(dict.fromkeys(proxy.argv[0] for proxy in proxies if proxy.argv and proxy.kind != "pdrig"))
 
 
 def planned_ports(plan: SweepPlan) -> list[int]:
@@ -117,6 +125,13 @@ def _engine(command: str) -> Iterator[Check]:
     code, text = _run(str(python), "-c", _NIXL_PROBE)
     advice = "" if code == 0 else "install `nixl` into the engine's environment: without it no KV cache moves"
     yield Check("NIXL", "missing" if code else "ok", text, advice)
+
+
+def _router(command: str) -> Check:
+    program = shutil.which(command)
+    if program is None:
+        return Check("router", "missing", f"{command} is not there", "install it, or mend `routers` in the sweep file")
+    return Check("router", "ok", program)
 
 
 def _gpus() -> Check:

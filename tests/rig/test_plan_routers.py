@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from rig.config import parse_config
+from rig.doctor import examine, planned_ports
 from rig.errors import ConfigError
 from rig.machine import Machine
 from rig.plan import plan_sweep
@@ -251,6 +252,19 @@ def test_attached_servers_behind_any_router() -> None:
 )
 def test_what_is_refused(extra: dict[str, Any], told: str) -> None:
     assert told in problem(extra)
+
+
+def test_doctor_looks_for_the_programs_of_routers() -> None:
+    own = {"routers": {"mine": {"command": ["{rig_python}", "-m", "r", *MINE[1:]]}}}
+    planned = plan(own | {"matrix": {"router": ["pdrig", "vllm-router", "mine", "running"]}})
+    found = [check for check in examine(planned, None) if check.name == "router"]
+    absent = [(check.grade, check.found) for check in found]
+    assert absent == [
+        ("missing", "/sweeps/envs/router/bin/vllm-router is not there"),
+        ("missing", "/rig/bin/python is not there"),
+    ]
+    assert {check.advice for check in found} == {"install it, or mend `routers` in the sweep file"}
+    assert 9000 not in planned_ports(planned) and {8000, 8001} <= set(planned_ports(planned))
 
 
 def test_a_router_that_runs_already_takes_no_port_of_the_plan() -> None:
