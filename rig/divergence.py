@@ -15,8 +15,10 @@ from rig.records_requests import Pair
 from rig.stats import percentile
 
 FLOOR_NATS = 1.0
-"""The least threshold. Measured on a hybrid model: healthy answers move by at most about 0.25 nats, damaged ones by
-more than 1.5."""
+"""The least threshold. Measured on a hybrid model: healthy answers move by at most about 0.25 nats."""
+
+DAMAGED_NATS = 1.5
+"""What damaged answers moved by at least, on the same model."""
 
 MARGIN = 1.5
 """The threshold over the largest shift of the baseline against itself."""

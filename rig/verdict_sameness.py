@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from evals.scorers import NO_SCORER
 from rig import stats
+from rig.divergence import DAMAGED_NATS
 from rig.records import CellResult, Comparison, Reason
 from rig.verdict_words import Found, questions
 
@@ -23,12 +24,21 @@ def sameness(result: CellResult, comparison: Comparison) -> Found:
 
     What bounds the answers that may have been lost is the share of outputs that moved by more than the threshold of
     the noise, or, where no log probabilities are known, of those that differ at all: its upper bound at 1 - alpha
-    (Clopper-Pearson) has to be below the margin of an accuracy drop.
+    (Clopper-Pearson) has to be below the margin of an accuracy drop. A baseline whose own noise is as large as damage
+    decides nothing.
     """
     gates, name = result.gates, comparison.baseline
     source = f"pairs.{name}.jsonl"
     seen, advice = comparison.first_divergence, f" {HOW_TO_DECIDE}"
     if seen is not None and seen.damaged is not None and seen.measured:
+        if (seen.threshold or 0.0) > DAMAGED_NATS:
+            text = (
+                f"Whether the outputs are those of {name} cannot be told: it answers otherwise itself when asked once "
+                f"more, so that only a shift above {seen.threshold:.3g} nats would count as damage, and damage begins "
+                f"at {DAMAGED_NATS:g}. Ask fewer questions at once (`concurrency`), which makes less noise; the "
+                "questions have no right answers that would tell."
+            )
+            return Found("inconclusive", (Reason("damage", text, f"cells/{name}/pairs.itself.jsonl"),))
         advice = ""
         moved, n = seen.damaged, seen.measured
         what = f"moved a token's log probability by more than the noise of {name} does"

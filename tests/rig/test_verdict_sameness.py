@@ -76,6 +76,16 @@ def test_with_noise_the_tokens_decide_whatever_the_texts(make_result: MakeResult
     assert verdict.state == state
 
 
+@pytest.mark.parametrize(("noise", "state"), [(1.0, "pass"), (1.2, "inconclusive")])
+def test_a_baseline_as_noisy_as_damage_decides_nothing(make_result: MakeResult, noise: float, state: State) -> None:
+    """Else answers of which none is the baseline's would pass, where it does not repeat its own either."""
+    rounds = [pair(i, False, noise if i == 0 else 0.1) for i in range(400)]
+    floor = compare("itself", rounds, GATES, noise=rounds)
+    verdict = judge(make_result, compare("mono", [pair(i, False, 0.1) for i in range(400)], GATES, noise=rounds), floor)
+    assert verdict.state == state
+    assert ("above 1.8 nats" in verdict.reasons[0].text) == (state == "inconclusive")
+
+
 def test_failed_requests_are_no_sameness(make_result: MakeResult) -> None:
     comparison = compare("mono", [pair(i, None if i < 30 else True, error=i < 30) for i in range(400)], GATES)
     assert comparison.n == 370
