@@ -249,6 +249,9 @@ def test_the_accuracy_in_every_report_is_what_the_engines_answered(swept: Swept)
         name = cell.result["cell_id"]
         k, n = right(cell)
         said = (fields[key], cases[name]["accuracy"])
+        state = (STATES[key] or "baseline").replace("_", " ")
+        [chip] = re.findall(rf'<a class="chip [a-z]+" href="#cell-\d+" title="{name}">(.*?)</a>', page)
+        assert f" {state} " in f"{said[0]} " and f" {state}<" in chip, key
         if STATES[key] == "failed":
             assert "**0." not in said[0] and said[1] == "-" and rows[name]["accuracy"] == ""
             continue
@@ -257,8 +260,6 @@ def test_the_accuracy_in_every_report_is_what_the_engines_answered(swept: Swept)
             assert said[1] == "does not count" and f"{k / n:.3f}" not in said[0]
             continue
         assert f"**{k / n:.3f}**" in said[0] and said[1].startswith(f"{k / n:.3f} ["), key
-        assert f'title="{name}"' in page
-        [chip] = re.findall(rf'<a class="chip [a-z]+" href="#cell-\d+" title="{name}">(.*?)</a>', page)
         assert f"<b>{cases[name]['accuracy']}</b>" in chip, key
 
 
@@ -282,8 +283,9 @@ def test_errors_by_leg_and_class_are_in_every_report(swept: Swept) -> None:
     frame = rig.load_run(swept.sweep.run)
     [row] = frame.cells[frame.cells.cell_id == name].errors_by_class
     assert row == said
-    failed = frame.requests[(frame.requests.cell_id == name) & (frame.requests.kind == "question")]
-    classes = Counter(f"{leg} {kind}" for leg, kind in zip(failed.error_leg, failed.error_class, strict=True) if leg)
+    asked = frame.requests[(frame.requests.cell_id == name) & (frame.requests.kind == "question")]
+    failed = asked[asked.error_class.notna()]
+    classes = Counter(f"{leg} {kind}" for leg, kind in zip(failed.error_leg, failed.error_class, strict=True))
     assert classes == errors(cell)
 
 
