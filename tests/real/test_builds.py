@@ -6,18 +6,13 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
+from demo_sweep import demo_sweep
 from workflow_steps import bash, checkout, step
 
 from rig.faults.control import ENVIRONMENT, Control, Fault, When, read_hits
 
-ROOT = Path(__file__).resolve().parents[2]
-CONFIG = ROOT / "configs" / "tiny_hybrid.yaml"
-QUESTIONS = 160
-"""Enough for a pass at a margin of 0.02 when no answer flips."""
 LONG_PROMPT = 310
 """Tokens: about a quarter of the questions and half of the canaries are at least as long."""
 
@@ -38,17 +33,9 @@ def build(venv: Path, engine: Path, control: Path | None) -> None:
     (venv / "pdrig-engine.json").write_text(json.dumps({**record, "source": venv.name, "commit": f"c0ffee{venv.name}"}))
 
 
-def a_sweep() -> dict[str, Any]:
-    """The demo's sweep with one cell and fewer questions."""
-    data: dict[str, Any] = yaml.safe_load(CONFIG.read_text(encoding="utf-8").replace("../", f"{ROOT}/"))
-    del data["matrix"], data["exclude"]
-    data["tasks"]["gsm-tiny"]["limit"] = QUESTIONS
-    return data
-
-
 @pytest.mark.parametrize("planted", [True, False], ids=["a fault in the PR build", "the same build twice"])
 def test_two_builds_by_the_commands_of_the_pull_request_workflow(tmp_path: Path, engine: Path, planted: bool) -> None:
-    checkout(tmp_path / "rig", a_sweep())
+    checkout(tmp_path / "rig", demo_sweep())
     control = tmp_path / "faults.json"
     Control((Fault("late_zeroing", 1.0, when=When(min_prompt_tokens=LONG_PROMPT)),)).write(control)
     build(tmp_path / "engines" / "base", engine, None)

@@ -121,11 +121,11 @@ def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
 
 
 @pytest.fixture
-def until() -> Callable[[Callable[[], Any]], Any]:
+def until() -> Callable[..., Any]:
     """Waits for a condition that other processes bring about; what it came to."""
 
-    def wait(condition: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
+    def wait(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
+        deadline = time.monotonic() + patience_s
         while not (value := condition()):
             assert time.monotonic() < deadline, "never came about"
             time.sleep(0.05)
