@@ -26,15 +26,19 @@ for name, (kind, settings) in models.items():
     config = getattr(transformers, kind + ("TextConfig" if kind in ("Gemma3", "Qwen3_5") else "Config"))(
         vocab_size=size, bos_token_id=0, eos_token_id=None, pad_token_id=0, tie_word_embeddings=False, **settings)
     torch.manual_seed(0)
-    model = getattr(transformers, kind + "ForCausalLM")(config).to(torch.bfloat16)
-    model.save_pretrained(folder / name)
+    model = getattr(transformers, kind + "ForCausalLM")(config)
+    # Probabilities as uneven as a trained model's. Where all are alike, tokens change places at no change to speak of:
+    # with a prompt exchanged for another one hardly an output moved by more than a nat, and no damage could show.
+    model.lm_head.weight.data *= 10
+    model.to(torch.bfloat16).save_pretrained(folder / name)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tokenizer / file, folder / name / file)
 """
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "max_position_embeddings": 4096}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
-# Larger than a trained model's: small random weights answer every prompt alike, and equal outputs would mean nothing.
-WIDE = {"initializer_range": 0.3}
+# More than a trained model's, since small random weights answer every prompt alike; 0.3 is so much that bfloat16's own
+# rounding moves the outputs of some of these models by 2 nats.
+WIDE = {"initializer_range": 0.07}
 LLAMA: tuple[str, dict[str, Any]] = ("Llama", {**SIZES, **HEADS, **WIDE})
 
 
