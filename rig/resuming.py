@@ -42,13 +42,18 @@ def reopen(path: Path, resolved: Mapping[str, object], other: str = OTHER_SWEEP)
 
 
 def clear(plan: SweepPlan, run: RunFolder) -> list[str]:
-    """End what earlier attempts left running, the run's own processes alone; returns a line for each.
+    """End what earlier attempts left running, the run's own processes alone; returns a line for each, which the run's
+    notes hold too.
 
     Raises RunError naming what could not be ended.
     """
     left = leftovers.find(run.path)
     leftovers.stop(left, max((d.limits.stop_s for d in plan.deployments), default=0.0))
-    return [f"ended what was left running: {one}" for one in left]
+    told = [f"ended what was left running: {one}" for one in left]
+    if told:
+        info = run.read_info()
+        run.write_info(replace(info, notes=(*info.notes, *told)))
+    return told
 
 
 def kept_of(

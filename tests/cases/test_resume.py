@@ -197,6 +197,8 @@ def test_nothing_of_the_killed_sweep_runs_on(kit: Any, stories: Any) -> None:
     assert not {pid for pid in story.alive if kit.alive(pid)} and not story.again.left_running()
     for server in ("prefill-0", "decode-0"):
         assert f"/{server}: pid " in story.again.err, "it is said what was ended"
+        told = json.loads((story.again.run / "run.json").read_text())["notes"]
+        assert any("ended what was left running: " in note and f"/{server}: pid " in note for note in told)
     assert not stories["all"].result().alive and "left running" not in stories["all"].result().again.err
 
 
