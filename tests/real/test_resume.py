@@ -120,7 +120,7 @@ def test_a_night_whose_rig_is_killed(night: Night, bystander: Any, until: Callab
     proved, whole = night.proved(), night.cell("mono")
     on_disk = {r["request_id"]: r for r in rows(night.cell("1p1d") / "requests.jsonl") if r["kind"] != "warmup"}
     finished = {path: path.read_bytes() for path in (whole / "cell.json", whole / "requests.jsonl")}
-    engines = night.processes("process", "tree")
+    engines = night.processes("guard", "process", "tree")
     if guards_too:
         left = set(filter(alive, engines))
         assert len(left) >= 4, "without rig and guards both servers and their engines live on"
