@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ ASKED = 160
 """Enough for a pass at a margin of 0.02 when no answer flips."""
 SHARED = 0.6
 BLOCK = 128
-"""Tokens of a block of the tiny model with prefix caching."""
+"""Tokens of a block of the tiny model, by its engine: its state is smaller than that many tokens of attention."""
 TASKS: dict[str, dict[str, Any]] = {
     "unshared": {"task": "prefill-heavy", "words": 300, "divergence": "logprobs"},
     "shared": {"task": "prefill-heavy", "words": 300, "shared": SHARED, "divergence": "logprobs"},
@@ -96,10 +95,11 @@ def test_workloads_of_a_hand_off(start_sweep: Start, tmp_path: Path) -> None:
         assert (proof["pd_exercised"], proof["transfers"], proof["failed"], proof["expired"]) == (True, ASKED, 0, 0)
         records = asked(sweep.run, cell)
         prompt = sum(r["prompt_tokens"] for r in records)
-        for each in (cell, whole):
+        # Of a model with state prefill computes all but the last token, which decode computes (vLLM 0.32, NIXL).
+        for each, left in ((cell, ASKED), (whole, 0)):
             rate, output = each["throughput"]["total_tokens_per_s"], each["throughput"]["total_output_tokens"]
             assert rate == pytest.approx((prompt + output) / each["throughput"]["duration_s"])
-            assert sum(each["sources"].values()) == prompt
+            assert sum(each["sources"].values()) == prompt - left
         assert len({r["text"] for r in records}) > 10, "prompts that are answered alike prove nothing"
 
     # The first prompt of all computes the shared words, the others hit their whole blocks.
@@ -137,19 +137,15 @@ def at_the_edge(run: Path, cells: dict[Any, dict[str, Any]], block: int, least: 
     assert prompts[0] == prompts[1]
 
 
-def test_edges_of_the_blocks_that_a_hybrid_model_has_by_itself(start_sweep: Start, tmp_path: Path) -> None:
-    """Without prefix caching a block of attention is made as large as the state of a layer without it."""
-    tasks = {"edges": {**TASKS["edges"], "multiples": 1}}
-    sweep = start_sweep(config=written(demo(tasks, caching=False), tmp_path))
+def test_edges_without_prefix_caching(start_sweep: Start, tmp_path: Path) -> None:
+    """Every block is computed and moved; the tiny model's are as large as with it."""
+    sweep = start_sweep(config=written(demo({"edges": {**TASKS["edges"], "multiples": 1}}, caching=False), tmp_path))
     code, out, err = sweep.finish()
     keep(sweep.run)
     assert code == 0, (out, err)
     cells = cells_of(sweep.run, "task")
-    block = cells[True, "edges"]["block_size"]
-    assert block > BLOCK
-    at_the_edge(sweep.run, cells, block, least=0.9)
-    lengths = Counter(r["prompt_tokens"] for r in asked(sweep.run, cells[True, "edges"]))
-    assert lengths == {block - 1: 54, block: 53, block + 1: 53}
+    at_the_edge(sweep.run, cells, BLOCK, least=0.93)
+    assert all(cells[pd, "edges"]["sources"]["cached"] == 0 for pd in (True, False))
 
 
 POOL = 64
