@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rig.comparison import compare
 from rig.errors import ServerDied
+from rig.evidence import storage
 from rig.planned import Expectation
 from rig.records import (
     Canaries,
@@ -20,6 +21,7 @@ from rig.records import (
     Finding,
     Gates,
     Pair,
+    PromptSources,
     Reason,
     State,
     TaskInfo,
@@ -452,3 +454,25 @@ def test_a_cell_that_others_are_held_against_needs_no_baseline_itself(make_resul
     assert broken is not None and broken.state == "invalid"
     lossy = decide(replace(base, evidence=replace(MOVED, failed=3)), {})
     assert lossy is not None and lossy.state == "regression"
+
+
+# decide: what a connector loaded
+
+
+def test_how_much_a_connector_loaded_is_a_reason(make_result: MakeResult, mono: CellResult) -> None:
+    alone = make_result("alone", kind="monolithic", evidence=Evidence(None), sources=PromptSources(100, 850, 50))
+    verdict = judge(alone, versus(0, 0), base=mono)
+    assert verdict.state == "pass"
+    assert "A connector loaded 85.0 % of the prompt tokens (850 of 1,000)." in [r.text for r in verdict.reasons]
+
+
+@pytest.mark.parametrize(("pass_", "state"), [(0, "pass"), (2, "invalid")])
+def test_a_storage_that_was_not_loaded_from_is_said(
+    make_result: MakeResult, mono: CellResult, pass_: int, state: State
+) -> None:
+    sources = PromptSources(0, 0, 1000)
+    findings = storage(True, (), sources, pass_)
+    alone = make_result("alone", kind="monolithic", evidence=Evidence(None, findings=findings), sources=sources)
+    verdict = judge(alone, versus(0, 0), base=mono)
+    assert verdict.state == state
+    assert any("loaded" in reason.text and reason.channel == "transfer" for reason in verdict.reasons)
