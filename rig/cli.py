@@ -32,7 +32,7 @@ CELL = click.option(
 
 PARALLEL = click.option(
     "--parallel",
-    type=click.IntRange(1, 1024),
+    type=click.IntRange(0, 1024),
     is_flag=False,
     flag_value=0,
     metavar="[N]",

@@ -97,6 +97,14 @@ def test_bad_usage_is_exit_2_and_one_line(capsys: pytest.CaptureFixture[str], ar
     assert words in one_line(err)
 
 
+@pytest.mark.parametrize("at", ["last", "before an option"])
+def test_parallel_without_a_number_is_as_many_lanes_as_gpus_allow(capsys: pytest.CaptureFixture[str], at: str) -> None:
+    argv = ["plan", str(SIM), "--parallel", *(["--format", "table"] if at == "before an option" else [])]
+    code, out, err = run(capsys, *argv)
+    assert code == 0, err
+    assert "use no GPUs: say how many lanes there should be (--parallel N)" in " ".join(out.split())
+
+
 def test_a_server_that_does_not_answer_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "eval", "http://127.0.0.1:1", "--task", "gsm-tiny")
     assert code == 3
