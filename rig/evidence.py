@@ -14,7 +14,7 @@ from typing import Literal
 from evals.records import RequestRecord
 from rig import series as c
 from rig.connectors import OFFLOADING, Adapter, adapter, through_storage, why_none
-from rig.evidence_common import deltas, hand_offs, not_given_back, strangers, total_of, unreadable
+from rig.evidence_common import counted_alone, deltas, hand_offs, not_given_back, strangers, total_of, unreadable
 from rig.evidence_storage import stored
 from rig.records import Evidence, Finding, Leg, PromptSources
 from rig.series import Reading
@@ -91,6 +91,7 @@ def disaggregated(
     findings += _tokens(external, local, cached, answered, begun, redone)
     known = None if legs is None else list(legs)
     findings += hand_offs(answered, known)
+    findings += counted_alone(delta, roles, answered) if known is None else ()
     findings += strangers(known or ())
     if late:
         text = f"{late} reads ended when prefill had given the blocks up: they may have been another request's by then"

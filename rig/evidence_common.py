@@ -73,6 +73,31 @@ def hand_offs(answered: Sequence[RequestRecord], legs: Iterable[Leg] | None, par
     return [Finding("transfer", text, "legs.jsonl", "invalid")]
 
 
+def counted_alone(
+    delta: Mapping[str, Mapping[str, float | None]], roles: Mapping[str, str], answered: Sequence[RequestRecord]
+) -> list[Finding]:
+    """What legs would say of who answered, by counters: decode wrote every answer, and each instance had its turn.
+
+    A hand-off that was counted is not yet the answer: a router may take that from prefill, or from another engine. An
+    engine counts a token that it generates with its step, those past a stop string too, so that decode's are never
+    fewer than the answers' (vLLM 0.32, v1/metrics/stats.py, `update_from_output`).
+    """
+    findings = []
+    generated = total_of(delta, roles, c.GENERATED, "decode")
+    written = sum(r.completion_tokens or 0 for r in answered)
+    if generated is None:
+        text = f"the series {c.GENERATED} of decode is missing: nothing shows that decode wrote the answers"
+        findings.append(Finding("transfer", text, "counters", "invalid"))
+    elif generated < written:
+        text = f"decode generated {generated} tokens, the answers have {written}: some were not written by decode"
+        findings.append(Finding("transfer", text, "counters", "invalid"))
+    idle = [name for name in sorted(delta) if delta[name][c.SUCCESS] == 0]
+    if answered and idle:
+        text = f"the router left out {', '.join(idle)}: no request ended there, so nothing here speaks of it"
+        findings.append(Finding("transfer", text, "counters"))
+    return findings
+
+
 def strangers(legs: Iterable[Leg]) -> list[Finding]:
     """One address is one engine: a second id on it is another process that answers there, or a restart."""
     ids: dict[str, set[str]] = {}

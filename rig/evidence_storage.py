@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from evals.records import RequestRecord
 from rig import series as c
 from rig.connectors import found_in_storage
-from rig.evidence_common import deltas, hand_offs, not_given_back, strangers, total_of, unreadable
+from rig.evidence_common import counted_alone, deltas, hand_offs, not_given_back, strangers, total_of, unreadable
 from rig.records import Evidence, Finding, Leg
 from rig.series import Reading
 
@@ -41,6 +41,7 @@ def stored(
         *_loaded(external, local, cached, blocks, answered, len(asked) + (under_way or 0)),
         *_written(external, found),
         *hand_offs(answered, known, parameters=False),
+        *(counted_alone(delta, roles, answered) if known is None else ()),
         *strangers(known or ()),
         *(not_given_back(before, after) if under_way is None else ()),
     ]

@@ -18,6 +18,7 @@ OFFLOAD_STORED = "vllm:kv_offload_store_bytes_total"
 EXTERNAL_TOKENS = "vllm:prompt_tokens_by_source_total{external_kv_transfer}"
 LOCAL_TOKENS = "vllm:prompt_tokens_by_source_total{local_compute}"
 CACHED_TOKENS = "vllm:prompt_tokens_by_source_total{local_cache_hit}"
+GENERATED = "vllm:generation_tokens_total"
 SUCCESS = "vllm:request_success_total"
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
@@ -38,6 +39,7 @@ WATCHED = (
     EXTERNAL_TOKENS,
     LOCAL_TOKENS,
     CACHED_TOKENS,
+    GENERATED,
     SUCCESS,
     RUNNING,
     WAITING,

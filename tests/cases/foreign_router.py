@@ -1,6 +1,7 @@
 """A router that is not the rig's: engines get ids of its own, no answer names a server, no legs are written.
 
-    python foreign_router.py --prefill URL ... --decode URL ... --port PORT [--alone-after N] [--die-after N]
+    python foreign_router.py --prefill URL ... --decode URL ... --port PORT [--alone-after N] [--die-after N] \
+        [--prefill-answers]
 
 Once it is up, it answers at /ready.
 """
@@ -50,7 +51,15 @@ class Router:
                 if reply.status != 200:
                     return web.Response(status=500, text=await reply.text())
                 body["kv_transfer_params"] = (await reply.json())["kv_transfer_params"]
-        async with session.post(next(self._decodes) + path, json=body, headers=headers) as reply:
+        last = next(self._decodes)
+        if options.prefill_answers:
+            shown = {**body, "stream": False, "max_tokens": 1}
+            shown.pop("stream_options", None)
+            async with session.post(last + path, json=shown, headers=headers) as reply:
+                await reply.read()
+            del body["kv_transfer_params"]
+            last = next(self._prefills)
+        async with session.post(last + path, json=body, headers=headers) as reply:
             answer = web.StreamResponse(status=reply.status, headers={"Content-Type": reply.headers["Content-Type"]})
             await answer.prepare(request)
             async for piece in reply.content.iter_any():
@@ -70,6 +79,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--alone-after", type=int)
     parser.add_argument("--die-after", type=int)
+    parser.add_argument("--prefill-answers", action="store_true", help="hand over, but give prefill's own answer")
     router = Router(parser.parse_args())
     app = web.Application(client_max_size=2**26)
     app.cleanup_ctx.append(router.open)

@@ -100,6 +100,7 @@ def stories(kit: Any, start_sweep: Any) -> Iterator[dict[str, Future[Any]]]:
         "never": foreign("--alone-after", "0"),
         "now-and-then": foreign("--alone-after", "25"),
         "dies": foreign("--die-after", "25"),
+        "prefill-answers": foreign("--prefill-answers"),
     }
     with ThreadPoolExecutor() as pool:
         yield {
@@ -168,6 +169,15 @@ def test_a_router_that_stops_handing_over_makes_the_cell_invalid(stories: Any) -
     assert cell.result["evidence"]["pd_exercised"] is False
     assert "KV transfers for 44 answered requests" in cell.why
     assert "some requests were prefilled by decode" in cell.why
+
+
+def test_a_router_that_gives_prefills_own_answer_makes_the_cell_invalid(stories: Any) -> None:
+    """All KV moves, and decode answers one token for show."""
+    cell = by_router(stories["faults"].result())["prefill-answers"]
+    assert (cell.result["status"], cell.state) == ("invalid", "invalid")
+    proof = cell.result["evidence"]
+    assert proof["transfers"] == 44 and proof["pd_exercised"] is False
+    assert "Decode generated 44 tokens" in cell.why and "some were not written by decode" in cell.why
 
 
 def test_a_router_that_dies_fails_its_cell(stories: Any) -> None:

@@ -10,6 +10,7 @@ from evals.records import RequestError, RequestRecord
 from rig import evidence
 from rig import series as c
 from rig.evidence import Shape
+from rig.evidence_common import WITHOUT_LEGS
 from rig.records import Leg, PromptSources
 from rig.series import Reading
 
@@ -88,6 +89,41 @@ def test_a_hand_off_without_parameters_is_invalid() -> None:
     found = judge(GOOD, log=legs(1) + legs(2, params=False))
     assert found.pd_exercised is False
     assert "1 answered requests have no complete hand-off" in found.findings[0].text
+
+
+WROTE: dict[str, float | None] = {c.GENERATED: 60, c.SUCCESS: 2}
+WRITTEN = [replace(r, completion_tokens=30) for r in RECORDS]
+
+
+def test_behind_a_router_without_legs_decode_must_have_written_the_answers() -> None:
+    found = judge(GOOD | WROTE, records=WRITTEN, log=None, prefill={c.SUCCESS: 2})
+    assert found.pd_exercised is True and [f.text for f in found.findings] == [WITHOUT_LEGS]
+    more = judge(GOOD | WROTE | {c.GENERATED: 64}, records=WRITTEN, log=None)
+    assert more.pd_exercised is True, "tokens past a stop string"
+
+
+@pytest.mark.parametrize(
+    ("generated", "words"),
+    [(2, "decode generated 2 tokens, the answers have 60"), (None, "nothing shows that decode wrote the answers")],
+)
+def test_an_answer_that_decode_did_not_write_is_invalid(generated: float | None, words: str) -> None:
+    """The KV moved, and one token was decoded for show: the answer is another's."""
+    change = GOOD | WROTE | {c.GENERATED: generated}
+    found = judge(change, records=WRITTEN, log=None)
+    assert found.pd_exercised is False
+    assert [f.severity for f in found.findings if words in f.text] == ["invalid"]
+    assert judge(change, records=WRITTEN).pd_exercised is True, "the legs tell who answered"
+
+
+def test_a_server_that_a_router_left_out_is_named() -> None:
+    spare = Reading("decode-1", "decode", ZERO)
+    before = (*readings({}), spare)
+    after = (*readings(GOOD | WROTE, {c.SUCCESS: 2}), spare)
+    found = evidence.disaggregated(SHAPE, before, after, WRITTEN, None)
+    assert found.pd_exercised is True
+    assert [f.text for f in found.findings[1:]] == [
+        "the router left out decode-1: no request ended there, so nothing here speaks of it"
+    ]
 
 
 def test_a_failed_request_may_or_may_not_have_moved_its_kv() -> None:
