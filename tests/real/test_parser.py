@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from rig.plan_rules import CONNECTORS, HIDDEN_STATE_METHODS, WITHOUT_HMA
+from rig.plan_rules_connectors import CONNECTORS, WITHOUT_HMA
+from rig.plan_rules_models import HIDDEN_STATE_METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
