@@ -11,6 +11,7 @@ from rig import routers_command
 from rig.config_errors import shown
 from rig.config_types import Env, Strict, Url, json_value, problem
 from rig.routers import VLLM_ROUTER, VLLM_ROUTER_OWNED
+from rig.secrets import holds_secret
 
 
 def _command(words: list[str]) -> list[str]:
@@ -32,18 +33,24 @@ def _option(name: str) -> str:
 def _option_value(value: Any) -> Any:
     if value is False:
         raise problem("vllm-router has no options with --no- in front; null drops an option")
+    if holds_secret(str(value)):
+        raise problem("a command is stored and shown, so it holds no secrets; let vllm-router take them from `env`")
     return json_value(value)
 
 
 def _path(path: str) -> str:
     if not re.fullmatch(r"/\S*", path):
         raise problem(f"expected a path such as /health, got {shown(path)}")
+    if holds_secret(path):
+        raise problem("a path is stored and shown, so it holds no secrets; name one that needs none")
     return path
 
 
 def _open_url(url: str) -> str:
     if "@" in url:
         raise problem("a URL is stored and shown, so it holds no user and no password")
+    if "?" in url or "#" in url:
+        raise problem("paths are appended to this URL, so it has no ? and no #")
     return url
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -127,6 +128,13 @@ def _name(name: str) -> str:
 def _url(url: str) -> str:
     if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
         raise problem(f"expected a URL such as http://127.0.0.1:8100, got {shown(url)}")
+    try:
+        address = urlsplit(url)
+        named = bool(address.hostname) and address.port != 0
+    except ValueError:
+        named = False
+    if not named:
+        raise problem(f"no host, or no port from 1 to 65535, in {shown(url)}")
     return url.rstrip("/")
 
 

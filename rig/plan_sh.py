@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from rig.plan_args import compact_json
 from rig.planned import CellPlan, DeploymentPlan, ServerPlan, SweepPlan, TaskPlan
-from rig.secrets import is_secret
+from rig.secrets import masked
 
 _HEAD = r"""set -euo pipefail
 
@@ -120,7 +120,7 @@ def _launch(deployment: DeploymentPlan, cells: Sequence[CellPlan]) -> Iterable[s
 
 
 def _value(name: str, value: str) -> str:
-    return f'"${{{name}}}"' if is_secret(name) else shlex.quote(value)
+    return f'"${{{name}}}"' if masked({name: value})[name] != value else shlex.quote(value)
 
 
 def _command(argv: Sequence[str], indent: str) -> str:

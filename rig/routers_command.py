@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 from urllib.parse import urlsplit
 
-from rig.secrets import masked_argv
+from rig.secrets import holds_secret, masked_argv
 
 Mark = Literal["", "...", ","]
 
@@ -20,12 +20,17 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 def problem(command: Sequence[str]) -> str | None:
     """What is wrong with a command as a user wrote it; None if nothing is."""
+    # First, as the other messages show words.
+    if masked_argv(command) != list(command) or any(map(holds_secret, command)):
+        return "a command is stored and shown, so it holds no secrets; let the program take them from the environment"
     places = [match for word in command for match in _PLACE.finditer(word)]
     for match in places:
         if match["name"] not in (*ONCE, *SERVERS):
             return f"no placeholder {match[0]}; known: {', '.join(f'{{{name}}}' for name in (*ONCE, *SERVERS))}"
         if match["mark"] and match["name"] in ONCE:
             return f"{match[0]} is one value; write {{{match['name']}}}"
+    if command and not command[0].strip():
+        return "the first word is the program, and it is empty"
     for word in command:
         if len({(m["name"].partition("_")[0], m["mark"]) for m in _servers(word)}) > 1:
             return f"{word} holds places of both sides or of two kinds; give each a word of its own"
@@ -34,8 +39,6 @@ def problem(command: Sequence[str]) -> str | None:
     lacking += [] if any(match["name"] == "port" for match in places) else ["{port}"]
     if lacking:
         return f"say where {' and '.join(lacking)} belong{'s' if len(lacking) == 1 else ''} in it (docs/routers.md)"
-    if masked_argv(command) != list(command):
-        return "a command is stored and shown, so it holds no secrets; let the program take them from the environment"
     return None
 
 

@@ -13,6 +13,10 @@ _SECRET_ENDS = (
 _URL_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET_FLAG = re.compile(r"^--?(?:\S*[-_])?(?:api[-_]?key|token|secret|password)$", re.IGNORECASE)
 _BEARER = re.compile(r"(?i)\b(?P<scheme>bearer|basic)\s+[\w.~+/=-]{4,}")
+# In text within a value: JSON in an environment variable, an assignment before a command, a URL's query.
+_JSON_PAIR = re.compile(r'''(?P<start>"(?P<name>[^"\s]+)"\s*:\s*)"[^"]+"''')
+_SHELL_ASSIGNED = re.compile(r"""(?<![\w-])(?P<name>[A-Z][A-Z0-9_]*)=(?!["']?\$)["']?[^\s"']""")
+_QUERY = re.compile(r"[?&](?P<name>[\w.-]+)=[^\s&]")
 _ASSIGNED = re.compile(
     r"""(?P<name>[A-Za-z_-][\w.-]*)(?P<sign>["']?\s*[=:]\s*|\s+)(?P<value>"[^"]*"|'[^']*'|\[[^\]]*\]|[^\s,;{}()\[\]"']+)"""
 )
@@ -24,23 +28,39 @@ _YAML_PAIR = re.compile(
 
 def is_secret(name: str) -> bool:
     """Whether a variable or option of this name may hold a secret: one of its words ends like one."""
-    return any(word.endswith(_SECRET_ENDS) for word in re.split(r"[^A-Z0-9]+", name.upper()))
+    words = re.split(r"[^A-Z0-9]+", name.upper())
+    return any(word.endswith(_SECRET_ENDS) or word == "PASS" for word in words)
+
+
+def holds_secret(word: str) -> bool:
+    """Whether a word of a command, or a path, says a secret itself: in a URL, a header, an assignment, or JSON.
+
+    A reference to a variable of the shell is none.
+    """
+    named = (found["name"] for pattern in (_SHELL_ASSIGNED, _QUERY) for found in pattern.finditer(word))
+    return _within(word) != word or any(is_secret(name) for name in named)
 
 
 def masked(env: Mapping[str, str]) -> dict[str, str]:
-    """A copy of an environment that can be shown: values of secret names and passwords in URLs replaced."""
-    return {k: MASK if is_secret(k) else _URL_PASSWORD.sub(f"{MASK}@", v) for k, v in env.items()}
+    """A copy of an environment that can be shown: values of secret names replaced, and secrets within other values."""
+    return {k: MASK if is_secret(k) else _within(v) for k, v in env.items()}
+
+
+def _within(value: str) -> str:
+    """A value without passwords in URLs, what follows `Bearer` or `Basic`, and text under secret names in JSON."""
+    value = _BEARER.sub(lambda found: f"{found['scheme']} {MASK}", _URL_PASSWORD.sub(f"{MASK}@", value))
+    return _JSON_PAIR.sub(lambda pair: f'{pair["start"]}"{MASK}"' if is_secret(pair["name"]) else pair[0], value)
 
 
 def masked_yaml(text: str) -> str:
-    """A sweep file's text that can be stored: scalar values of secret names and passwords in URLs replaced."""
+    """A sweep file's text that can be stored: scalar values of secret names replaced, and secrets within others."""
 
     def shown(pair: re.Match[str]) -> str:
         if not is_secret(pair["name"]):
             return pair[0]
         return f"{pair['quote']}{pair['name']}{pair['quote']}{pair['colon']}{MASK!r}"
 
-    return _URL_PASSWORD.sub(f"{MASK}@", _YAML_PAIR.sub(shown, text))
+    return _within(_YAML_PAIR.sub(shown, text))
 
 
 def masked_argv(argv: Sequence[str]) -> list[str]:

@@ -155,6 +155,12 @@ def test_a_plan_shows_the_routers_command_and_no_secret(form: str) -> None:
     assert "wait_for proxy http://127.0.0.1:9000/health" in running if form == "sh" else "9000" in running
 
 
+def test_a_script_refers_to_variables_whose_values_hold_secrets() -> None:
+    router = {"command": MINE, "env": {"REDIS": "redis://:hush@h:1", "THREADS": "2"}}
+    text = format_plan(plan({"routers": {"x": router}, **behind("x")}), "sh")
+    assert "hush" not in text and 'export REDIS="${REDIS}"' in text and "export THREADS=2" in text
+
+
 def test_nothing_of_a_secret_is_stored() -> None:
     assert "hush" not in json.dumps(plan(behind("mine")).resolved)
 
@@ -227,6 +233,11 @@ def test_attached_servers_behind_any_router() -> None:
             "routers.x.command: a command is stored and shown",
         ),
         ({"routers": {"x": {"url": "http://me:secret@a:1"}}}, "routers.x.url: a URL is stored and shown"),
+        ({"routers": {"x": {"url": "http://a:1/?token=k"}}}, "routers.x.url: paths are appended to this URL"),
+        ({"routers": {"x": {"url": "http://a:65536"}}}, "routers.x.url: no host, or no port from 1 to 65535"),
+        ({"routers": {"x": {"url": "http://[::1"}}}, "routers.x.url: no host, or no port"),
+        ({"routers": {"x": {"command": MINE, "health": "/up?key=k"}}}, "routers.x.health: a path is stored and shown"),
+        ({"routers": {"vllm-router": {"args": {"x": "http://a:k@b"}}}}, "args.x: a command is stored and shown"),
         ({"routers": {"x": {"command": MINE, "health": "ready"}}}, "routers.x.health: expected a path such as /health"),
         (
             {"routers": {"vllm-router": {"args": {"port": 1}}}},

@@ -72,6 +72,12 @@ GOOD = ["r", "{prefill}", "{decode}", "{port}"]
         (["r", "{prefill}", "{decode}"], "say where {port} belongs in it"),
         ([*GOOD, "--api-key", "sk-1"], "so it holds no secrets"),
         ([*GOOD, "--hf-token=sk-1"], "so it holds no secrets"),
+        (["env", "API_KEY=sk-1", *GOOD], "so it holds no secrets"),
+        ([*GOOD, "--header", "Authorization: Bearer abcdefgh"], "so it holds no secrets"),
+        (["sh", "-c", "API_KEY=sk-1 r {prefill} {decode} {port}"], "so it holds no secrets"),
+        (["sh", "-c", 'exec r --api-key "$KEY" "$@"', *GOOD], None),
+        (["", *GOOD], "the first word is the program, and it is empty"),
+        ([*GOOD, "--prefix", ""], None),
     ],
 )
 def test_what_is_wrong_with_a_command(command: list[str], told: str | None) -> None:

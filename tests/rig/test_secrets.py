@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from rig.secrets import MASK, is_secret, masked, masked_line, masked_yaml
+from rig.secrets import MASK, holds_secret, is_secret, masked, masked_line, masked_yaml
 
 
 @pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "OPENAI_API_KEY", "APIKEY", "MY_SECRET", "db_password", "AWS_CREDENTIALS"]
+    "name", ["HF_TOKEN", "OPENAI_API_KEY", "APIKEY", "MY_SECRET", "db_password", "AWS_CREDENTIALS", "DB_PASS"]
 )
 def test_secret_names(name: str) -> None:
     assert is_secret(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["VLLM_LOGGING_LEVEL", "TOKENIZERS_PARALLELISM", "max_tokens", "tokenizer", "author", "UCX_TLS"]
+    "name", ["VLLM_LOGGING_LEVEL", "TOKENIZERS_PARALLELISM", "max_tokens", "tokenizer", "author", "UCX_TLS", "BYPASS"]
 )
 def test_other_names(name: str) -> None:
     assert not is_secret(name)
@@ -24,6 +24,46 @@ def test_other_names(name: str) -> None:
 def test_values_are_masked_and_so_are_passwords_in_urls() -> None:
     env = {"HF_TOKEN": "hf_abc", "PROXY": "http://me:pw@host:1/x", "UCX_TLS": "tcp"}
     assert masked(env) == {"HF_TOKEN": MASK, "PROXY": f"http://{MASK}@host:1/x", "UCX_TLS": "tcp"}
+
+
+def test_secrets_within_values_are_masked() -> None:
+    env = {
+        "CONF": '{"api_key": "sk-1", "ms_per_token": 0.5}',
+        "HEADER": "Basic dXNlcjpwdw==",
+        "REDIS": "redis://:pw@h:1/0",
+        "ARGS": '{"name": "x"}',
+    }
+    assert masked(env) == {
+        "CONF": f'{{"api_key": "{MASK}", "ms_per_token": 0.5}}',
+        "HEADER": f"Basic {MASK}",
+        "REDIS": f"redis://{MASK}@h:1/0",
+        "ARGS": '{"name": "x"}',
+    }
+    shown = masked_yaml('env:\n  CONF: \'{"api_key": "sk-1"}\'\n  HEADER: Basic dXNlcjpwdw==\n')
+    assert "sk-1" not in shown and "dXNl" not in shown and "HEADER: Basic" in shown
+
+
+@pytest.mark.parametrize(
+    ("word", "holds"),
+    [
+        ("API_KEY=sk-1", True),
+        ("HF_TOKEN='sk-1' exec r", True),
+        ("Authorization: Bearer abcdefgh", True),
+        ("redis://:pw@h", True),
+        ("/health?token=abc", True),
+        ('{"api_key": "sk-1"}', True),
+        ('exec r --api-key "$KEY" "$@"', False),
+        ('API_KEY="$KEY" exec r', False),
+        ("API_KEY=${KEY} exec r", False),
+        ("--max-tokens=5", False),
+        ("A=1", False),
+        ("/health?full=1", False),
+        ('{"block": 16}', False),
+        ("", False),
+    ],
+)
+def test_which_words_hold_secrets(word: str, holds: bool) -> None:
+    assert holds_secret(word) is holds
 
 
 def test_a_sweep_file_is_stored_without_its_secrets_and_otherwise_as_it_is() -> None:
