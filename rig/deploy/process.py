@@ -15,6 +15,7 @@ from pathlib import Path
 from rig.deploy import guard
 from rig.deploy.events import Event, OnEvent
 from rig.deploy.logs import LogTail, decisive_line, engine_dead, progress
+from rig.errors import StartFailed
 
 LOG_POLL_S = 0.25
 TREE_POLL_S = 1.0
@@ -69,7 +70,7 @@ class GuardedProcess:
     async def start(self, argv: Sequence[str], env: Mapping[str, str], relay: bool = False) -> None:
         """Starts the command under its guard; returns when its pid is known, or the guard has ended.
 
-        With `relay` the command's input is what `send` gives it, and signs of life.
+        Raises StartFailed where the system does not start anything so. With `relay` the command's input is what `send` gives it, and signs of life.
         """
         self.log.parent.mkdir(parents=True, exist_ok=True)
         reader = asyncio.StreamReader()
@@ -92,8 +93,11 @@ class GuardedProcess:
                     # that poll with sched_yield then never yield to one another on a machine with few cores.
                     process_group=0,
                 )
-            except BaseException:
+            except BaseException as error:
                 self._status.close()
+                if isinstance(error, OSError):
+                    # More words or variables than the system takes, no memory, no further process: this launch alone.
+                    raise StartFailed(f"{self.name} could not be started: {error.strerror}", self.name) from error
                 raise
             finally:
                 os.close(write_end)

@@ -52,6 +52,12 @@ async def test_a_router_that_ends_at_its_start_is_told_with_its_reason(rig: Any)
         await rig.launch(planned(rig, router(rig, "exit")))
 
 
+async def test_a_command_that_the_system_does_not_take_fails_this_launch_alone(rig: Any) -> None:
+    """A variable of more than 128 KiB."""
+    with pytest.raises(StartFailed, match="^proxy could not be started: Argument list too long$"):
+        await rig.launch(planned(rig, router(rig, env={"CONF": "x" * 200_000})))
+
+
 @pytest.mark.parametrize("foreign", [True, False])
 async def test_a_router_that_is_gone_is_noticed_after_a_load(rig: Any, until: Until, foreign: bool) -> None:
     """All questions fail within milliseconds then, and none of that is what a server did."""
