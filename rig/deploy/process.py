@@ -70,7 +70,8 @@ class GuardedProcess:
     async def start(self, argv: Sequence[str], env: Mapping[str, str], relay: bool = False) -> None:
         """Starts the command under its guard; returns when its pid is known, or the guard has ended.
 
-        Raises StartFailed where the system does not start anything so. With `relay` the command's input is what `send` gives it, and signs of life.
+        With `relay` the command's input is what `send` gives it, and signs of life. Raises StartFailed where the system
+        does not start it.
         """
         self.log.parent.mkdir(parents=True, exist_ok=True)
         reader = asyncio.StreamReader()

@@ -54,7 +54,7 @@ async def test_a_router_that_ends_at_its_start_is_told_with_its_reason(rig: Any)
 
 async def test_a_command_that_the_system_does_not_take_fails_this_launch_alone(rig: Any) -> None:
     """A variable of more than 128 KiB."""
-    with pytest.raises(StartFailed, match="^proxy could not be started: Argument list too long$"):
+    with pytest.raises(StartFailed, match=r"^proxy could not be started: Argument list too long$"):
         await rig.launch(planned(rig, router(rig, env={"CONF": "x" * 200_000})))
 
 
