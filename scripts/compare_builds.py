@@ -50,7 +50,8 @@ class Tee(StringIO):
 def two_engines(data: dict[str, Any], folder: Path, venvs: dict[str, Path]) -> dict[str, Any]:
     """The sweep with the engine axis `base`, `pr`, in place of its own engine and baseline; paths are made absolute.
 
-    `folder` is what relative paths of models are taken from. Raises UsageError for a sweep with an engine axis.
+    `folder` is what relative paths of models, routers and task files are taken from. Raises UsageError for a sweep with
+    an engine axis.
     """
     matrix, include = data.get("matrix") or {}, data.get("include") or []
     varied = [name.strip() for axis in matrix for name in str(axis).split(",")] + [
@@ -63,11 +64,18 @@ def two_engines(data: dict[str, Any], folder: Path, venvs: dict[str, Path]) -> d
     sweep = {
         **data,
         "name": f"{data['name']}_builds",
-        "models": {name: _absolute(model, folder) for name, model in data["models"].items()},
+        "models": {name: _absolute(model, "path", folder) for name, model in data["models"].items()},
         "engines": {name: {**kept, "venv": str(venvs[name].absolute())} for name in BUILDS},
         "cell": {**data["cell"], "engine": "base"},
         "baseline": {"cell": {"engine": "base"}},
     }
+    if routers := data.get("routers"):
+        sweep["routers"] = {name: _absolute(router, "venv", folder) for name, router in routers.items()}
+    if tasks := data.get("tasks"):
+        sweep["tasks"] = {
+            name: {**task, "task": _absolute(task["task"], "file", folder)} if isinstance(task["task"], dict) else task
+            for name, task in tasks.items()
+        }
     if matrix or not include:
         sweep["matrix"] = {**matrix, "engine": list(BUILDS)}
     if include:
@@ -75,9 +83,10 @@ def two_engines(data: dict[str, Any], folder: Path, venvs: dict[str, Path]) -> d
     return sweep
 
 
-def _absolute(model: dict[str, Any], folder: Path) -> dict[str, Any]:
-    path = model.get("path")
-    return model if path is None else {**model, "path": str((folder / Path(path).expanduser()).absolute())}
+def _absolute(entry: dict[str, Any], key: str, folder: Path) -> dict[str, Any]:
+    """The entry with the path under this key, if it has one, made absolute."""
+    path = entry.get(key)
+    return entry if path is None else {**entry, key: str((folder / Path(path).expanduser()).absolute())}
 
 
 def write_sweep(config: Path, venvs: dict[str, Path], out: Path) -> Path:
