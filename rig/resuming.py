@@ -15,7 +15,7 @@ from rig.attempts import Kept, Part, read_attempt
 from rig.connectors import through_storage
 from rig.deploy import leftovers
 from rig.deploy.record import difference
-from rig.errors import UsageError
+from rig.errors import DataError, UsageError
 from rig.evidence_parts import unprovable, with_legs
 from rig.metrics import RIGS_OWN
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan
@@ -68,7 +68,10 @@ def kept_of(
         return None
     if why := _spoiled(run, cell):
         return why
-    attempt = read_attempt(run, cell.id)
+    try:
+        attempt = read_attempt(run, cell.id)
+    except DataError as error:
+        return f"what it wrote down of its counters cannot be read: {error}"
     if attempt is None or not attempt.parts:
         return "no reading of its counters was taken"
     for part in attempt.parts:
@@ -108,7 +111,11 @@ def _differs(run: RunFolder, part: Part, plan: DeploymentPlan, engines: Mapping[
     path = run.deployment(part.deployment) / "deployment.json"
     if not path.is_file():
         return f"{path} is gone"
-    changed = difference(json.loads(path.read_text(encoding="utf-8")), plan, engines)
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return f"{path} is damaged"
+    changed = difference(told, plan, engines)
     return f"its deployment differs now: {changed}" if changed else None
 
 

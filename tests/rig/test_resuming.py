@@ -150,6 +150,19 @@ def test_without_a_reading_a_cell_starts_over(stopped: Stopped) -> None:
     assert read_attempt(stopped.run, "other") is None
 
 
+@pytest.mark.parametrize("left", [b"", b'{"t0_unix": 5.0, "par', b"\0" * 40])
+def test_what_a_crash_of_the_machine_left_of_a_file_starts_the_cell_over(stopped: Stopped, left: bytes) -> None:
+    """A cell that is called invalid for it would stay so."""
+    stopped.write()
+    readings = stopped.run.cell("c") / "readings.json"
+    whole = readings.read_bytes()
+    readings.write_bytes(left)
+    assert "what it wrote down of its counters cannot be read" in str(stopped.kept())
+    readings.write_bytes(whole)
+    (stopped.run.deployment("d") / "deployment.json").write_bytes(left)
+    assert str(stopped.kept()).endswith("deployment.json is damaged")
+
+
 def test_other_prompts_start_over(stopped: Stopped) -> None:
     stopped.records[0] = replace(stopped.records[0], prompt_sha256="0" * 64)
     stopped.write()
