@@ -75,8 +75,8 @@ def planned_ports(plan: SweepPlan) -> list[int]:
         for server in deployment.servers:
             if server.host is None:
                 ports |= {server.port, *server.side_channel_ports}
-        if deployment.proxy and deployment.proxy.argv:
-            ports |= {port for port in (deployment.proxy.port, deployment.proxy.metrics_port) if port is not None}
+        if deployment.proxy:
+            ports |= set(deployment.proxy.ports)
     return sorted(ports)
 
 

@@ -106,8 +106,7 @@ def _lanes(plan: SweepPlan, gpus: int, most: int) -> tuple[int, str]:
 
 def _ports(deployments: Sequence[DeploymentPlan]) -> set[int]:
     ports = {p for d in deployments for s in d.servers for p in (s.port, *s.side_channel_ports)}
-    proxies = [d.proxy for d in deployments if d.proxy is not None]
-    return ports | {port for p in proxies for port in (p.port, p.metrics_port) if port is not None}
+    return ports | {port for d in deployments if d.proxy is not None for port in d.proxy.ports}
 
 
 def _step(ports: set[int], lanes: int) -> int | None:

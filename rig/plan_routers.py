@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import urlsplit
 
 from rig.config import Config
 from rig.config_matrix import Cell
@@ -15,9 +14,9 @@ from rig.connectors import adapter, children, through_storage
 from rig.machine import Machine
 from rig.plan_args import merge_args, merge_env, render_args
 from rig.plan_servers import local_url
-from rig.planned import ProxyPlan
+from rig.planned import ProxyPlan, RouterKind
 from rig.routers import PDRIG, VLLM_ROUTER, VLLM_ROUTER_ARGS, VLLM_ROUTER_COMMAND, VLLM_ROUTER_CONNECTORS
-from rig.routers_command import filled, filled_once, has
+from rig.routers_command import filled, filled_once, has, port_of
 
 
 def plan_proxy(
@@ -33,8 +32,7 @@ def plan_proxy(
             problem = f"only the rig's own proxy has it, and the router is {settings.router}; drop it"
             raise config.error(cell.at(("proxy", key)), problem)
     if router.url is not None:
-        port = urlsplit(router.url).port or (443 if router.url.startswith("https") else 80)
-        return ProxyPlan((), port, router.url, kind="url", health=router.health)
+        return ProxyPlan((), port_of(router.url), router.url, kind="url", health=router.health)
     env = merge_env(router.env)
     if router.kind == VLLM_ROUTER:
         command = [_program(VLLM_ROUTER, router), *VLLM_ROUTER_COMMAND, *_vllm_router_args(config, cell, router)]
@@ -57,7 +55,12 @@ def relocated(proxy: ProxyPlan, port: int, prefill: Sequence[str], decode: Seque
 
 
 def _planned(
-    cell: Cell, machine: Machine, kind: Any, command: Sequence[str], prefill: Sequence[str], decode: Sequence[str]
+    cell: Cell,
+    machine: Machine,
+    kind: RouterKind,
+    command: Sequence[str],
+    prefill: Sequence[str],
+    decode: Sequence[str],
 ) -> ProxyPlan:
     proxy = cell.settings.proxy
     written = filled_once(command, {"host": proxy.host, "rig_python": machine.rig_python})

@@ -1,4 +1,4 @@
-"""The shapes of a plan: what would run, exactly. No logic.
+"""The shapes of a plan: what would run, exactly.
 
 A sweep plan holds deployments (processes) and cells (a task asked of a deployment). Cells name their
 deployment by id; a cell's baselines name other cells of the same plan by id.
@@ -65,6 +65,13 @@ class ProxyPlan:
     health: str = "/health"
     metrics_port: int | None = None
     written: tuple[str, ...] = ()
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports that it takes on this machine; none where it runs already."""
+        if not self.argv:
+            return ()
+        return (self.port,) if self.metrics_port is None else (self.port, self.metrics_port)
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,6 @@ VLLM_ROUTER_CONNECTORS: Mapping[str, str] = MappingProxyType({"NixlConnector": "
 _PLACES = re.compile(r"___prefill_addr_(?P<prefill>.+?)___decode_addr_(?P<decode>.+)_[0-9a-f]{32}$")
 _ENGINE_TAIL = re.compile(r"(?:-\d+)?-[0-9a-f]{8}$")
 
-Served = Mapping[tuple[str, str], str]
-"""Instances by request id and leg."""
-
 
 def served(records: Iterable[RequestRecord], urls: Mapping[str, str]) -> dict[tuple[str, str], str]:
     """Who served each leg of a request, where the id of its answer tells; `urls` are the servers', by name.

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
 from urllib.parse import urlsplit
 
 from rig.secrets import holds_secret, masked_argv
-
-Mark = Literal["", "...", ","]
 
 ONCE = ("host", "port", "metrics_port", "rig_python")
 SERVERS = tuple(f"{role}{part}" for role in ("prefill", "decode") for part in ("", "_host", "_port"))
@@ -82,6 +79,12 @@ def has(command: Sequence[str], name: str) -> bool:
     return any(match["name"] == name for word in command for match in _PLACE.finditer(word))
 
 
+def port_of(url: str) -> int:
+    """The port of a URL, or that of its scheme where it names none."""
+    address = urlsplit(url)
+    return address.port or _DEFAULT_PORTS[address.scheme]
+
+
 def _servers(word: str) -> list[re.Match[str]]:
     return [match for match in _PLACE.finditer(word) if match["name"] in SERVERS]
 
@@ -95,9 +98,8 @@ def _part(match: re.Match[str], url: str) -> str:
     """What of a URL a placeholder stands for; the match itself where it stands for none."""
     if match["name"] not in SERVERS:
         return match[0]
-    address = urlsplit(url)
     if match["name"].endswith("_host"):
-        return address.hostname or ""
+        return urlsplit(url).hostname or ""
     if match["name"].endswith("_port"):
-        return str(address.port or _DEFAULT_PORTS[address.scheme])
+        return str(port_of(url))
     return url

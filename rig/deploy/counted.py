@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping, Sequence
 
 import httpx
 
@@ -14,13 +13,11 @@ from rig.connectors import Adapter, adapter, children
 from rig.counters import Source, read_settled
 from rig.deploy import ready
 from rig.errors import NotUsable
-from rig.evidence_common import deltas
+from rig.evidence_common import deltas, total_of
 from rig.planned import DeploymentPlan
 
 COUNTED_S = 10.0
 """How long a transfer may take to be counted after its answer, in seconds; an engine publishes with its next step."""
-
-Grown = Mapping[str, Mapping[str, float | None]]
 
 
 async def check_counted(http: httpx.AsyncClient, url: str, plan: DeploymentPlan, limit_s: float) -> None:
@@ -31,8 +28,9 @@ async def check_counted(http: httpx.AsyncClient, url: str, plan: DeploymentPlan,
     """
     sources = [Source(s.name, s.role, f"{s.url}/metrics") for s in plan.servers]
     sources += [Source(s.name, s.role, s.metrics_url) for s in plan.attached]
-    roles = [source.role for source in sources]
-    asked = min(roles.count("prefill") * roles.count("decode"), ready.MAX_PAIRS)
+    roles = {source.instance: source.role for source in sources}
+    each = [*roles.values()]
+    asked = min(each.count("prefill") * each.count("decode"), ready.MAX_PAIRS)
     rule = adapter(plan.connector, children(plan.kv_transfer))
     before = await read_settled(sources)
     for _ in range(asked):
@@ -46,16 +44,15 @@ async def check_counted(http: httpx.AsyncClient, url: str, plan: DeploymentPlan,
         if missing:
             raise ready.NoAnswer(f"{missing[0].instance}: counters could not be read ({missing[0].missing})", "proxy")
         grown = deltas(before, after)
-        moved = _total(grown, sources, rule.transfers, rule.transfers_on)
+        moved = total_of(grown, roles, rule.transfers, rule.transfers_on)
         if moved is None or moved >= asked or time.monotonic() >= deadline:
             break
         await asyncio.sleep(ready.POLL_FIRST_S)
     if moved is None:
         raise NotUsable(f"no hand-off can be proved: a {rule.transfers_on} server lacks {rule.transfers}", "proxy")
     if moved < asked:
-        raise NotUsable(
-            _too_few(url, asked, moved, rule, _total(grown, sources, series.LOCAL_TOKENS, "decode")), "proxy"
-        )
+        computed = total_of(grown, roles, series.LOCAL_TOKENS, "decode")
+        raise NotUsable(_too_few(url, asked, moved, rule, computed), "proxy")
 
 
 def _too_few(url: str, asked: int, moved: int, rule: Adapter, computed: int | None) -> str:
@@ -65,9 +62,3 @@ def _too_few(url: str, asked: int, moved: int, rule: Adapter, computed: int | No
         f"the router at {url} answered {asked} request{'s' * (asked != 1)}, but {hand_offs}: {rule.transfers_on} "
         f"counted {moved} transfers ({rule.transfers}){itself}; check that it routes to these servers"
     )
-
-
-def _total(grown: Grown, sources: Sequence[Source], name: str, role: str) -> int | None:
-    """Sum over the instances of a role; None as soon as one lacks the series."""
-    values = [grown[source.instance][name] for source in sources if source.role == role]
-    return None if None in values else round(sum(v for v in values if v is not None))

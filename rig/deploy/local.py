@@ -49,7 +49,7 @@ def require_here(plan: DeploymentPlan) -> None:
             ports.require_free(port, server.name)
     if plan.proxy is not None and plan.proxy.argv:
         require_command(PROXY, plan.proxy.argv, {**os.environ, **plan.proxy.env}, "router")
-        for port in filter(None, (plan.proxy.port, plan.proxy.metrics_port)):
+        for port in plan.proxy.ports:
             ports.require_free(port, PROXY)
 
 

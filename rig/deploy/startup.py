@@ -183,7 +183,7 @@ class Startup:
 
     def _ports(self, name: str) -> tuple[int, ...]:
         if name == PROXY:
-            return (self.plan.proxy.port,) if self.plan.proxy else ()
+            return self.plan.proxy.ports if self.plan.proxy else ()
         return next(
             ((s.port, *s.side_channel_ports) for s in self.plan.servers if s.name == name and s.host is None), ()
         )

@@ -91,6 +91,7 @@ def test_vllm_router_gets_the_options_that_a_comparison_needs() -> None:
         *("--kv-connector", "nixl", "--policy", "round_robin", "--disable-retries", "--log-level", "warning"),
     )
     assert (found.kind, found.port, found.metrics_port) == ("vllm-router", 7000, 7001)
+    assert found.ports == (7000, 7001)
     assert (found.url, found.health) == ("http://127.0.0.1:7000", "/health")
 
 
@@ -280,4 +281,4 @@ def test_doctor_looks_for_the_programs_of_routers() -> None:
 
 def test_a_router_that_runs_already_takes_no_port_of_the_plan() -> None:
     planned = plan(behind("running", decode={"port": 8000}))
-    assert router(planned).port == 9000
+    assert router(planned).port == 9000 and router(planned).ports == ()
