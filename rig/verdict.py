@@ -166,15 +166,21 @@ def exit_code(results: Sequence[CellResult], strict: bool = False) -> int:
     return 3 if names & unjudged else 0
 
 
+def states_text(results: Sequence[CellResult]) -> str:
+    """How many cells ended in which state; those that repeat another are not counted."""
+    names = Counter(state_name(result) for result in results if result.rerun_of is None)
+    line = f"{names.total()} cell{'' if names.total() == 1 else 's'}: "
+    return line + (", ".join(f"{k} {name}" for name, k in sorted(names.items())) or "nothing ran")
+
+
 def sweep_summary(results: Sequence[CellResult]) -> str:
     """One line: how many cells ended in which state, and which ones need a look."""
-    results = [result for result in results if result.rerun_of is None]
-    names = Counter(state_name(result) for result in results)
-    line = f"{len(results)} cell{'' if len(results) == 1 else 's'}: "
-    line += ", ".join(f"{k} {name}" for name, k in sorted(names.items())) or "nothing ran"
     looks = [
         f"{result.cell_id} ({', '.join([result.verdict.state, *(r.channel for r in result.verdict.reasons[:1])])})"
         for result in results
-        if result.verdict is not None and result.verdict.state in BAD_STATES | UNJUDGED_STATES
+        if result.rerun_of is None
+        and result.verdict is not None
+        and result.verdict.state in BAD_STATES | UNJUDGED_STATES
     ]
+    line = states_text(results)
     return f"{line}. Look at: {', '.join(looks)}" if looks else line

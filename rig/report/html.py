@@ -24,7 +24,7 @@ from rig.report.html_data import embedded, requests_data
 from rig.report.html_grid import accuracies, anchor, grids, state_badge
 from rig.report.html_svg import escape, table, tag
 from rig.secrets import masked_argv, masked_yaml
-from rig.verdict import sweep_summary
+from rig.verdict import states_text
 
 
 def format_html(data: RunData) -> str:
@@ -55,7 +55,7 @@ def format_html(data: RunData) -> str:
 
 def _summary(run: RunResult) -> str:
     """How many cells ended in which state, then a link to each that needs a look, the worst first."""
-    counted = tag("p", escape(sweep_summary(run.cells).split(". Look at:")[0]), class_="summary")
+    counted = tag("p", escape(states_text(run.cells)), class_="summary")
     numbers = {cell.cell_id: i for i, cell in enumerate(run.cells)}
     links = [
         f"{tag('a', escape(cell.cell_id), href=f'#{anchor(numbers[cell.cell_id])}')} {state_badge(cell)} "

@@ -20,7 +20,7 @@ from rig.report.markdown_red import BRIEF_CHARS, Shown, entry
 from rig.report.markdown_text import MARKS, code, inline, shortened
 from rig.report.reproduce import kept_options, reproduce
 from rig.secrets import masked_line
-from rig.verdict import state_name, sweep_summary
+from rig.verdict import state_name, states_text
 
 MOST_NAMED = 6
 """So many cells of a state are named in the first line."""
@@ -99,7 +99,7 @@ def _about(run: RunResult, path: str) -> str:
     """Which sweep, when, what came of it, where it lies."""
     info = run.info
     ended = f"to {inline(info.ended)}" if info.ended else "**not finished**"
-    counted = sweep_summary(run.cells).split(". Look at:")[0]
+    counted = states_text(run.cells)
     return (
         f"Sweep {code(shortened(info.name, 100))} ({code(shortened(info.config_file, 200))}), {inline(info.started)} "
         f"{ended}. {inline(counted)}. Run folder: {code(shortened(path, 300))}; files below are named from there."
