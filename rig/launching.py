@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from rig.cell import failed
 from rig.deploy import Deployment, Event, launch
 from rig.errors import DeployError
-from rig.planned import DeploymentPlan
+from rig.planned import CellPlan, DeploymentPlan
 from rig.progress import Display
 from rig.store import RunFolder
 
@@ -61,6 +62,11 @@ class Launches:
             finally:
                 for what in await asyncio.shield(deployment.stop()):
                     self.display.say(f"left running: {what}")
+
+    def fail(self, cell: CellPlan, plan: DeploymentPlan, name: str, error: DeployError) -> None:
+        """Write down, and say, that a cell's launch came to nothing."""
+        self.run.write_cell(failed(cell, plan, name, error))
+        self.display.say(f"{cell.id}: failed, {error}")
 
     def _event(self, plan: DeploymentPlan, event: Event) -> None:
         name = f"{plan.id}/{event.server}" if self.beside else event.server

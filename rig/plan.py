@@ -337,11 +337,6 @@ class _Planner:
         is_vllm = engine.venv is not None or (engine.command is not None and PurePath(engine.command[0]).name == "vllm")
         return is_vllm and engine.device == "cpu" and entry.cell.settings.async_scheduling
 
-    def note_remote(self, deployment: DeploymentPlan) -> None:
-        for server in deployment.servers:
-            if server.host is not None:
-                self.notes.append(f"{deployment.id}: {server.name} must be started on {server.host} ({server.url})")
-
     def cell_plans(self, entries: list[_Entry], limit: int | None) -> tuple[CellPlan, ...]:
         held_against = {b for entry in entries for b in entry.baselines}
         plans = tuple(self.cell_plan(entry, limit, entry.id in held_against) for entry in entries)

@@ -9,7 +9,7 @@ from rig.plan_pairs import Pair
 from rig.yaml_source import KeyPath
 
 VERSIONS = ("0.32",)
-"""The versions whose files the rules below were read from; a build that says nothing is taken for one of these."""
+"""The versions whose files the rules were read from; a build that says nothing is taken for one of these."""
 
 V1 = "distributed/kv_transfer/kv_connector/v1/"
 WORKER = f"{V1}nixl/base_worker.py"

@@ -18,8 +18,6 @@ from rig.routers import PDRIG
 from rig.routers_command import has
 from rig.yaml_source import KeyPath, dotted
 
-EVERYWHERE = ("0.0.0.0", "::")
-
 
 @dataclass(frozen=True)
 class ServerNeeds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from rig.errors import DataError, DeployError, PortLost, UsageError
 from rig.fitting import fit_to
 from rig.launching import Launches
 from rig.plan_lanes import needs
-from rig.planned import CellPlan, DeploymentPlan, SweepPlan, TaskPlan
+from rig.planned import CellPlan, DeploymentPlan, SweepPlan
 from rig.progress import Display
 from rig.records import CellResult, Reason, RunInfo, RunResult, Verdict
 from rig.resuming import kept_of
@@ -32,8 +32,6 @@ from rig.stored import Shelf
 
 HEALTHY = ("pass", "improved", None)
 """Verdicts after which a deployment is trusted with another cell; None is a baseline's."""
-
-TaskFor = Callable[[TaskPlan], Task]
 
 
 def now() -> str:
@@ -271,7 +269,7 @@ class Sweep:
 
         def lost(series: list[CellPlan], name: str, error: DeployError) -> None:
             for cell in series:
-                self._fail(cell, plan, name, error)
+                self.launches.fail(cell, plan, name, error)
 
         await self.launches.ask(plan, left, ask, lost)
 
@@ -286,7 +284,7 @@ class Sweep:
                 trusted &= await self._cell(cell, deployment, plan, name)
             except DeployError as error:
                 for lost in series[i:]:
-                    self._fail(lost, plan, name, error)
+                    self.launches.fail(lost, plan, name, error)
                 return False
             except asyncio.CancelledError:
                 why = "stopped by a person or a signal"
@@ -346,10 +344,6 @@ class Sweep:
         )
         self.display.say(self.told[-1])
         return kept if isinstance(kept, Kept) else None
-
-    def _fail(self, cell: CellPlan, plan: DeploymentPlan, name: str, error: DeployError) -> None:
-        self.run.write_cell(cells.failed(cell, plan, name, error))
-        self.display.say(f"{cell.id}: failed, {error}")
 
     def _broken(self, cell: CellPlan, plan: DeploymentPlan, name: str, error: Exception) -> None:
         """A fault of the rig itself, or a task that cannot be asked: the cell is invalid, the other cells run."""

@@ -93,5 +93,5 @@ async def launch(plan: DeploymentPlan, folder: Path, on_event: OnEvent) -> Deplo
 
 
 def carrier(plan: RemotePlan, limit_s: float = remote.SILENCE_S) -> Ssh:
-    """Connections as a sweep wants them."""
+    """Connections as the sweep file asks for them; a host may take `limit_s` seconds to end a server."""
     return Ssh(plan.python, plan.options, limit_s)

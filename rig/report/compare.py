@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from rig.compared import Compared, Held, SideSummary, Unmatched
 from rig.matching import differ_text
-from rig.records import Accuracy, Comparison, Percentiles
+from rig.records import Accuracy, Percentiles
 from rig.report import looks, rows
 from rig.report.markdown_text import code, folded, grid, plain
 from rig.report.rows import MISSING, Column, number
@@ -201,10 +201,6 @@ def _unmatched_text(one: Unmatched) -> str:
 
 def _accuracy(accuracy: Accuracy | None) -> str:
     return MISSING if accuracy is None or accuracy.value is None else f"{accuracy.value:.3f}"
-
-
-def _change(comparison: Comparison | None) -> str:
-    return MISSING if comparison is None else rows.change_text(comparison).replace(" [", "\n[")
 
 
 def _errors(side: SideSummary) -> str:

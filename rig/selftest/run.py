@@ -108,13 +108,9 @@ class SelfTest:
         left = [(cell, case) for cell, case in wanted if not self._is_finished(cell)]
 
         def lost(asked: tuple[CellPlan, Case | None], name: str, error: DeployError) -> None:
-            self._fail(asked[0], plan, name, error)
+            self._launches.fail(asked[0], plan, name, error)
 
         await self._launches.ask(plan, left, self._ask, lost)
-
-    def _fail(self, cell: CellPlan, plan: DeploymentPlan, name: str, error: DeployError) -> None:
-        self.run.write_cell(cells.failed(cell, plan, name, error))
-        self.display.say(f"{cell.id}: failed, {error}")
 
     async def _ask(self, asked: tuple[CellPlan, Case | None], deployment: Deployment, name: str) -> bool:
         """One case from planting to its result; False when the deployment is of no more use."""
@@ -136,7 +132,7 @@ class SelfTest:
                 tests_planned(plan),
             )
         except DeployError as error:
-            self._fail(cell, deployment.plan, name, error)
+            self._launches.fail(cell, deployment.plan, name, error)
             return False
         finally:
             Control().write(self.control_file)
