@@ -1,6 +1,11 @@
-"""`@pytest.mark.needs("slurm")`: a test that needs programs which not every machine has (tests/support/needs.py)."""
+"""Programs that not every machine has: `@pytest.mark.needs("slurm")` (tests/support/needs.py), and vllm-router."""
 
 from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
 
 import needs
 import pytest
@@ -22,3 +27,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if name in needs.required():
                 pytest.fail(f"{needs.REQUIRE} names {name}, but there is {reason}", pytrace=False)
             pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def vllm_router() -> str:
+    """The program, from the environment that the tests run in: `make dev` brings it where there is a wheel."""
+    found = shutil.which("vllm-router", path=str(Path(sys.executable).parent))
+    if found is None:
+        reason = "vllm-router is not installed here: pip install -e '.[routers]'"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -42,18 +40,6 @@ def sweep_of(kit: Any, routers: dict[str, Any], names: list[str], **task: Any) -
 
 def by_router(sweep: Any) -> dict[str, Any]:
     return {cell.result["labels"]["router"]: cell for cell in sweep.by_id.values() if cell.result["kind"] == "pd"}
-
-
-@pytest.fixture(scope="session")
-def vllm_router() -> str:
-    """The program, from the environment that the tests run in: `make dev` brings it where there is a wheel."""
-    found = shutil.which("vllm-router", path=str(Path(sys.executable).parent))
-    if found is None:
-        reason = "vllm-router is not installed here: pip install -e '.[routers]'"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
 
 
 @pytest.fixture(scope="module")

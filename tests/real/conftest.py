@@ -30,6 +30,13 @@ def engine() -> Path:
     return ENGINE
 
 
+@pytest.fixture(scope="session")
+def plugin(engine: Path) -> None:
+    """What the engine needs for planted faults, and its offload storage; at once where it is there."""
+    install = [sys.executable, str(ROOT / "scripts" / "install_faults.py"), "--venv", str(engine)]
+    subprocess.run(install, check=True, stdin=subprocess.DEVNULL)
+
+
 class Sweep:
     """`pdrig sweep` as a user runs it, in a process of its own."""
 

@@ -22,15 +22,8 @@ QUESTIONS = 160
 LONG_PROMPT = 310
 """Tokens: about a quarter of the questions and half of the canaries are at least as long."""
 PULL, PUSH = "NixlConnector", "NixlPushConnector"
-INSTALL = [sys.executable, str(ROOT / "scripts" / "install_faults.py"), "--venv"]
 
-pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(3000)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def plugin(engine: Path) -> None:
-    """Faults, and the offload storage of the CPU engine."""
-    subprocess.run([*INSTALL, str(engine)], check=True, stdin=subprocess.DEVNULL)
+pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(3000), pytest.mark.usefixtures("plugin")]
 
 
 def with_connector(data: dict[str, Any], connector: str, beside_offloading: bool) -> dict[str, Any]:

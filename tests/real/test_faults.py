@@ -47,9 +47,7 @@ class Faulty:
 
 
 @pytest.fixture(scope="module")
-def faulty(engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
-    install = [sys.executable, str(ROOT / "scripts" / "install_faults.py"), "--venv", str(engine)]
-    subprocess.run(install, check=True, stdin=subprocess.DEVNULL)
+def faulty(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
     folder = tmp_path_factory.mktemp("faulty")
     control = folder / "faults.json"
     text = CONFIG.read_text().replace("../", f"{ROOT}/")

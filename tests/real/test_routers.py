@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_sweeps import shipped, written
 
-ROOT = Path(__file__).resolve().parents[2]
-CONFIG = ROOT / "configs" / "routers.yaml"
 ASKED = 160 + 20
 """Questions and canaries of each cell."""
 
 pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(3000)]
 
 
-def test_both_routers_hand_over_and_are_compared(start_sweep: Callable[..., Any], tmp_path: Path) -> None:
-    environment = Path(sys.prefix)
-    if not (environment / "bin" / "vllm-router").exists():
-        pytest.skip("vllm-router is not installed here: pip install -e '.[routers]'")
-    text = CONFIG.read_text().replace("venv: ../.engines/vllm-router", f"venv: {environment}")
-    config = tmp_path / "routers.yaml"
-    config.write_text(text.replace("../", f"{ROOT}/"))
-    sweep = start_sweep("--limit", "160", config=config)
+def test_both_routers_hand_over_and_are_compared(
+    start_sweep: Callable[..., Any], tmp_path: Path, vllm_router: str
+) -> None:
+    data = shipped("routers.yaml")
+    data["routers"]["vllm-router"]["venv"] = str(Path(vllm_router).parents[1])
+    sweep = start_sweep("--limit", "160", config=written(data, tmp_path))
     code, out, err = sweep.finish()
     assert code == 0, out + err
     results = [json.loads(path.read_text()) for path in sweep.run.glob("cells/*/cell.json")]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_models import keep, rows
-from tiny_sweeps import ROOT, shipped, written
+from tiny_sweeps import shipped, written
 
 from evals.tiny_hybrid.problems import distinct
 from rig.faults.control import ENVIRONMENT, Control, Fault, read_hits
@@ -173,13 +171,6 @@ def passes(pool: int, control: Path | None = None) -> dict[str, Any]:
         cell["both"]["env"][ENVIRONMENT] = str(control)
     data["baseline"] = ["monolithic", {"cell": {"pass": 1}}]
     return {**data, "noise_floor": False, "rerun": False}
-
-
-@pytest.fixture(scope="module")
-def plugin(engine: Path) -> None:
-    """The storage, and its faults."""
-    install = [sys.executable, str(ROOT / "scripts" / "install_faults.py"), "--venv", str(engine)]
-    subprocess.run(install, check=True, stdin=subprocess.DEVNULL)
 
 
 @pytest.mark.usefixtures("plugin")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-ROOT = Path(__file__).resolve().parents[2]
-CONFIG = ROOT / "configs" / "tiny_hybrid.yaml"
+from tiny_sweeps import shipped
 
 QUESTIONS = 160
 """Enough for a pass at a margin of 0.02 when no answer flips."""
@@ -19,7 +15,7 @@ LEASE_S = 240
 
 def demo_sweep(questions: int = QUESTIONS) -> dict[str, Any]:
     """The sweep as its file's content, with paths that hold anywhere."""
-    data: dict[str, Any] = yaml.safe_load(CONFIG.read_text(encoding="utf-8").replace("../", f"{ROOT}/"))
+    data = shipped("tiny_hybrid.yaml")
     del data["matrix"], data["exclude"]
     data["tasks"]["gsm-tiny"]["limit"] = questions
     data["cell"]["kv_transfer_config"]["kv_connector_extra_config"] = {"kv_lease_duration": LEASE_S}
