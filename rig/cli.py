@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from evals.errors import EvalError
 from proxy.command import proxy_command
 from proxy.errors import ProxyError
 from rig import __version__
-from rig.cli_common import interruptible, planned_sweep
+from rig.cli_common import interruptible, let_go_of_lost_readers, planned_sweep, reader_may_leave
 from rig.cli_compare import baseline_command, compare_command
 from rig.cli_selftest import selftest_command
 from rig.errors import Interrupted, RigError, UsageError
@@ -40,7 +41,17 @@ PARALLEL = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Commands(click.Group):
+    """Where nobody reads any more what a command says, click itself would end it with 1, which is a regression."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            ctx.exit(RigError.exit_code)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="pdrig")
 def cli() -> None:
     """A test rig for prefill/decode disaggregation.
@@ -97,7 +108,8 @@ def sweep(
     folder = run_sweep(planned, config, data, out, resume)
     result = folder.read()
     write_reports(folder, strict)
-    _show(folder)
+    with reader_may_leave():
+        _show(folder)
     sys.exit(exit_code(result.cells, strict))
 
 
@@ -182,7 +194,8 @@ def evaluate(**options: Any) -> None:
     wanted = EvalOptions(**options)
     with Display(sys.stderr) as display:
         text, code = interruptible(evaluate_url(wanted, display))
-    click.echo(text)
+    with reader_may_leave():
+        click.echo(text)
     sys.exit(code)
 
 
@@ -222,9 +235,15 @@ def _table(folder: Any, width: int = TABLE_WIDTH, color: bool = False) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command; whatever the user can mend is one line on stderr and an exit code, never a traceback."""
+    """Run a command; whatever the user can mend is one line on stderr and an exit code, never a traceback.
+
+    A fault of the program itself is a traceback, and like all that could not be judged exit code 3: 1 is a regression.
+    """
+    code: Any
     try:
         code = cli.main(args=argv, prog_name="pdrig", standalone_mode=False)
+    except SystemExit as done:
+        code = done.code
     except click.exceptions.Exit as done:
         code = done.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -242,10 +261,12 @@ def main(argv: list[str] | None = None) -> None:
     except (RigError, ProxyError) as error:
         click.echo(f"pdrig: {error}", err=True)
         code = error.exit_code
-    except BrokenPipeError:
-        code = 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"pdrig: {where}{error.strerror or error}", err=True)
         code = RigError.exit_code
+    except Exception:
+        traceback.print_exc()
+        code = RigError.exit_code
+    let_go_of_lost_readers()
     sys.exit(code if isinstance(code, int) else 0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +34,23 @@ def planned_sweep(config: Path, *, parallel: int | None = None, **options: Any) 
         return planned
     wanted = options.get("gpus")
     return side_by_side(planned, machine.gpus if wanted is None else [str(i) for i in range(wanted)], parallel)
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """For what is printed before an exit code: that is told also where nobody reads any more (`pdrig ... | head`)."""
+    with suppress(BrokenPipeError):
+        yield
+        sys.stdout.flush()
+
+
+def let_go_of_lost_readers() -> None:
+    """What is still to be written to a reader that left is dropped; else Python ends with a code of its own, 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager

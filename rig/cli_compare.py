@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from rig.cli_common import reader_may_leave
+
 PATH = click.Path(path_type=Path)
 STORED = Path("results/baselines")
 FOLDER = click.option("--folder", type=PATH, default=STORED, show_default=True, help="Where they are stored.")
@@ -37,14 +39,15 @@ def compare_command(candidate: str, baseline: str, form: str, scorer: str | None
     if scorer is not None and scorer not in SCORERS:
         raise UsageError(f"--scorer {scorer}: no such scorer; there are {', '.join(SCORERS)}")
     found = compare_sides(read_sides(candidate, scorer), read_sides(baseline, scorer))
-    if form == "json":
-        click.echo(reports.format_compare_json(found))
-    elif form == "md":
-        click.echo(reports.format_compare_markdown(found), nl=False)
-    else:
-        terminal = sys.stdout.isatty()
-        width = shutil.get_terminal_size().columns if terminal else WIDTH
-        click.echo(reports.format_compare_table(found, width, terminal))
+    with reader_may_leave():
+        if form == "json":
+            click.echo(reports.format_compare_json(found))
+        elif form == "md":
+            click.echo(reports.format_compare_markdown(found), nl=False)
+        else:
+            terminal = sys.stdout.isatty()
+            width = shutil.get_terminal_size().columns if terminal else WIDTH
+            click.echo(reports.format_compare_table(found, width, terminal))
     sys.exit(exit_code(found))
 
 

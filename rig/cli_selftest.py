@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from rig.cli_common import interruptible, machine_held, planned_sweep
+from rig.cli_common import interruptible, machine_held, planned_sweep, reader_may_leave
 from rig.errors import UsageError
 
 CONFIGS = {"sim": "selftest_sim.yaml", "real": "selftest.yaml"}
@@ -57,6 +57,7 @@ def selftest_command(
             rows = interruptible(test.all())
     machine = folder.read_info().host
     write_text(folder.path / "selftest.md", format_rows(rows, "md", machine))
-    click.echo(format_rows(rows, form, machine))
-    click.echo(f"Run: {folder.path}")
+    with reader_may_leave():
+        click.echo(format_rows(rows, form, machine))
+        click.echo(f"Run: {folder.path}")
     sys.exit(0 if all(row.as_expected for row in rows) else 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TextIO
@@ -72,7 +72,9 @@ class Display(AbstractContextManager["Display"]):
         if self._live:
             self._live.console.print(text, markup=False, highlight=False)
         else:
-            print(text, file=self._stream, flush=True)
+            # A reader that left (`2>&1 | head`) is no reason to end a sweep.
+            with suppress(BrokenPipeError):
+                print(text, file=self._stream, flush=True)
 
     def server(self, name: str, phase: str, text: str) -> None:
         """How far a server is: `decode-0: loading, Loading safetensors ...`."""

@@ -20,7 +20,7 @@ from typing import Any
 from rig.deploy import guard
 from rig.deploy.process import GUARD_MARGIN_S
 from rig.deploy.record import boot_id
-from rig.errors import RunError, UsageError
+from rig.errors import DataError, RunError, UsageError
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,13 @@ def stop(left: Iterable[Leftover], grace_s: float) -> None:
 
 
 def _deployments(run: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Names and records of the launches since the machine booted."""
+    """Names and records of the launches since the machine booted. Raises DataError for one that cannot be read."""
     for path in sorted(run.glob("deployments/*/deployment.json")):
-        data = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            text = "damaged, so what it may have left running is not known: see to that, and remove the file"
+            raise DataError(f"{path}: {text}") from None
         if data.get("boot_id") == boot_id():
             yield path.parent.name, data
 

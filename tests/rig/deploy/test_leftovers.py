@@ -15,7 +15,7 @@ import pytest
 
 from rig.deploy import guard, leftovers
 from rig.deploy.record import boot_id, identity
-from rig.errors import UsageError
+from rig.errors import DataError, UsageError
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -103,3 +103,15 @@ def test_a_run_whose_rig_lives_is_not_touched(tmp_path: Path, start: Start) -> N
     write(tmp_path, {}, rig=identity(process.pid))
     with pytest.raises(UsageError, match=rf"still being run by pid {process.pid} \(d\); end it first"):
         leftovers.require_ended(tmp_path)
+
+
+@pytest.mark.parametrize("left", ["", '{"boot_id": "'])
+def test_a_record_that_a_crash_cut_is_told_in_a_line(tmp_path: Path, left: str) -> None:
+    """What ran there is not known then, and guessing would end a stranger's process."""
+    write(tmp_path, {})
+    (tmp_path / "deployments" / "d" / "deployment.json").write_text(left)
+    for look in (leftovers.require_ended, leftovers.find):
+        with pytest.raises(
+            DataError, match=r"deployment\.json: damaged, so what it may have left running"
+        ):
+            look(tmp_path)
