@@ -111,7 +111,5 @@ def test_a_record_that_a_crash_cut_is_told_in_a_line(tmp_path: Path, left: str) 
     write(tmp_path, {})
     (tmp_path / "deployments" / "d" / "deployment.json").write_text(left)
     for look in (leftovers.require_ended, leftovers.find):
-        with pytest.raises(
-            DataError, match=r"deployment\.json: damaged, so what it may have left running"
-        ):
+        with pytest.raises(DataError, match=r"deployment\.json: damaged, so what it may have left running"):
             look(tmp_path)
