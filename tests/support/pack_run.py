@@ -1,7 +1,8 @@
 """Packs the folder of a run for tests: `python tests/support/pack_run.py RUN FILE.tar.xz`.
 
 What reports read is kept as it is. Left out are token ids, log probabilities and gaps of requests, legs, and all
-but the last lines of logs; the interpreter's path and the machine's name become `python` and `host`.
+but the last lines of logs; the interpreter's path and the machine's name and kernel become `python`, `host` and
+`kernel`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ KEPT = ("run.json", "cells/*/cell.json", "cells/*/*.jsonl", "deployments/*/logs/
 def pack(run: Path, out: Path) -> None:
     """Write the archive; the same run gives the same bytes."""
     told = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    names = {told["host"]["hostname"]: "host"}
+    names = {told["host"]["hostname"]: "host", told["host"]["kernel"]: "kernel"}
     names |= {facts["program"]: "python" for facts in told["engines"].values()}
     with tarfile.open(out, "w:xz", preset=9) as archive:
         for path in sorted(p for pattern in KEPT for p in run.glob(pattern)):
