@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from evals.canaries import MOST as MOST_CANARIES
 from evals.tasks import BOUNDS, OPTIONS, RESERVED_PARAMS, TASK_NAMES
-from rig.config_errors import shown
+from rig.config_errors import did_you_mean, shown
 from rig.config_types import InFlight, JsonObject, Seconds, Strict, problem
 
 CONCURRENCY = 8
@@ -39,9 +39,12 @@ def _task(value: Any) -> Any:
         if set(value) != {"file"} or not isinstance(value["file"], str) or not value["file"]:
             raise problem(f"expected a task's name, or `file:` with the path of a task file, got {shown(value)}")
         return TaskFile(file=value["file"])
+    names = (*TASK_NAMES, *OPTIONS)
     if not isinstance(value, str):
-        known = ", ".join((*TASK_NAMES, *OPTIONS))
+        known = ", ".join(names)
         raise problem(f"expected a task's name ({known}), or `file:` with the path of a task file, got {shown(value)}")
+    if value not in names:
+        raise problem(f"no task is called {shown(value)}{did_you_mean(value, names)}")
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from evals.tasks import Task
 from rig.attempts import Kept, Part, read_attempt
 from rig.connectors import through_storage
 from rig.deploy import leftovers
-from rig.deploy.record import difference
+from rig.deploy.record import difference, masked_argv
 from rig.errors import DataError, UsageError
 from rig.evidence_parts import unprovable, with_legs
 from rig.metrics import RIGS_OWN
@@ -35,8 +36,9 @@ def reopen(path: Path, resolved: Mapping[str, object], other: str = OTHER_SWEEP)
     Raises DataError for a folder that is no run, UsageError for another one's, or for one that is still being run.
     """
     run = RunFolder.open(path)
-    if run.read_info().resolved != as_json(resolved):
-        raise UsageError(f"{path} {other}")
+    info = run.read_info()
+    if info.resolved != as_json(resolved):
+        raise UsageError(f"{path} {other} (it was made by: {shlex.join(masked_argv(info.argv))})")
     leftovers.require_ended(path)
     return run
 

@@ -317,8 +317,12 @@ class Sweep:
         finished = await cells.run_cell(
             cell, deployment, name, task, baselines, self.run, self.display, self.tests_planned, kept
         )
+        unfit = self.shelf.nearest(cell, asked)
         if not baselines:
-            finished = self._without_baseline(finished, self.shelf.nearest(cell, asked))
+            finished = self._without_baseline(finished, unfit)
+        elif unfit is not None:
+            self.told.append(f"{cell.id}: held against no stored baseline. {unfit.text}")
+            self.display.say(self.told[-1])
         self.finished[cell.id] = finished
         self.display.say(f"{cell.id}: {in_a_line(finished.result)}")
         return self._state(cell.id) in HEALTHY

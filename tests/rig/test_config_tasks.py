@@ -93,6 +93,12 @@ def test_a_mistake_is_one_line(text: str, message: str) -> None:
     assert str(caught.value) == f"x: {message}"
 
 
+def test_a_task_that_does_not_exist_is_refused_when_planning() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(f"{BASE}tasks:\n  t: {{task: gsm-tinny}}\n", "x", Path("/"))
+    assert str(caught.value) == 'x: tasks.t.task: no task is called "gsm-tinny"; did you mean "gsm-tiny"? (line 10)'
+
+
 def test_a_cell_has_one_load_too() -> None:
     with pytest.raises(ConfigError) as caught:
         task("", "  concurrency: 4\n  schedule: {rate: 1}\n")

@@ -17,10 +17,11 @@ from evals.sink import JsonlWriter
 from rig.asking import load_task
 from rig.attempts import Attempt, Kept, Part, read_attempt, write_attempt
 from rig.deploy.record import Record
+from rig.errors import UsageError
 from rig.judge import judge
 from rig.planned import CellPlan, DeploymentPlan, ProxyPlan, ServerPlan, TaskPlan
-from rig.records import CellResult, Gates, TaskInfo
-from rig.resuming import kept_of
+from rig.records import CellResult, Gates, RunInfo, TaskInfo
+from rig.resuming import kept_of, reopen
 from rig.series import Reading
 from rig.store import RunFolder
 
@@ -197,6 +198,14 @@ def test_a_cell_with_a_result(stopped: Stopped, status: Any, questions: int, tol
     stopped.run.write_cell(CellResult("c", {}, "pd", "d", status, task=task, failure="decode-0 ended"))
     found = stopped.kept()
     assert found == told if told else isinstance(found, Kept)
+
+
+def test_a_run_of_another_sweep_is_refused_with_the_command_that_made_it(stopped: Stopped) -> None:
+    made = ["pdrig", "sweep", "a b.yaml", "--limit", "5"]
+    stopped.run.write_info(RunInfo("r", "s", "x", "", {"limit": 5}, "", None, made, {}, {}, None))
+    assert reopen(stopped.run.path, {"limit": 5}).path == stopped.run.path
+    with pytest.raises(UsageError, match=r"was made from another sweep.*by: pdrig sweep 'a b.yaml' --limit 5\)$"):
+        reopen(stopped.run.path, {"limit": 6})
 
 
 def test_one_of_several_passes_starts_over(stopped: Stopped) -> None:

@@ -94,6 +94,13 @@ async def test_cells_share_a_launch_until_a_verdict_is_not_pass(stage: Stage) ->
     assert stage.asked == [["a", "b"], ["c"]]
 
 
+async def test_a_stored_baseline_that_is_missing_beside_another_is_told(stage: Stage, tmp_path: Path) -> None:
+    wanted = replace(single("b"), baselines=("a",), stored=str(tmp_path / "baselines"))
+    await stage.sweep([single("a"), wanted])
+    (note,) = stage.run.read_info().notes
+    assert note.startswith("b: held against no stored baseline. No baseline is stored in ")
+
+
 async def test_passes_share_a_launch_that_is_fresh_at_the_first(stage: Stage) -> None:
     await stage.sweep([single("x"), *series("a", 2), *series("b", 3), single("y")])
     assert stage.asked == [["x"], ["a1", "a2"], ["b1", "b2", "b3", "y"]]
