@@ -31,14 +31,13 @@ def cell_section(data: RunData, number: int) -> str:
         _holes(data, cell),
         _reasons(data, cell),
         _logs(data, cell),
+        _show(data, number),
         _facts(cell),
         _comparisons(cell),
         _charts(data, cell),
         _latencies(cell),
     ]
     parts += [_findings(cell.evidence), _tests(cell), _commands(cell)]
-    if data.cell(cell.cell_id).records:
-        parts.insert(4, tag("button", "Show its requests", type="button", class_="show", data_cell=str(number)))
     opened = {"open": ""} if looks.needs_a_look(cell) and cell.rerun_of is None else {}
     return tag("details", "".join(parts), class_="cell", id=anchor(number), **opened)
 
@@ -64,6 +63,13 @@ def _logs(data: RunData, cell: CellResult) -> str:
     tails = decisive(cell, data.cell(cell.cell_id).logs)
     folded = [tag("summary", escape(log.title)) + tag("pre", escape("\n".join(log.lines))) for log in tails]
     return "".join(tag("details", inner, class_="inner", open="") for inner in folded)
+
+
+def _show(data: RunData, number: int) -> str:
+    """What takes the reader to the cell's requests, where there are any."""
+    if not data.cell(data.results.cells[number].cell_id).records:
+        return ""
+    return tag("button", "Show its requests", type="button", class_="show", data_cell=str(number))
 
 
 def _facts(cell: CellResult) -> str:
