@@ -51,7 +51,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
             # The CPU's MLA kernel knows this one size: 512 and 64 (v1/attention/backends/mla/cpu_mla.py).
             **{"kv_lora_rank": 512, "qk_rope_head_dim": 64},
             **{"q_lora_rank": None, "qk_nope_head_dim": 64, "v_head_dim": 64, "n_routed_experts": 4},
-            **{"n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
+            # All layers dense: which experts of random weights are chosen, rounding decides, and two askings differ.
+            **{"n_shared_experts": 1, "first_k_dense_replace": 4, "n_group": 1, "topk_group": 1},
         },
     ),
 }
