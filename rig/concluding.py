@@ -11,7 +11,6 @@ from rig import connectors, evidence, evidence_parts, evidence_requests, metrics
 from rig.asking import Clock, task_info
 from rig.attempts import Kept, Part
 from rig.comparison import compare
-from rig.deploy.record import masked_argv
 from rig.early import EarlyStop
 from rig.evidence_common import deltas
 from rig.judge import judge, with_reasoning
@@ -35,6 +34,7 @@ from rig.records import (
 )
 from rig.records_requests import ITSELF
 from rig.rounds import Round
+from rig.secrets import masked_argv
 from rig.series import Reading
 from rig.store import RunFolder
 from rig.verdict_tests import share_of_each

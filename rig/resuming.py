@@ -15,12 +15,13 @@ from evals.tasks import Task
 from rig.attempts import Kept, Part, read_attempt
 from rig.connectors import through_storage
 from rig.deploy import leftovers
-from rig.deploy.record import difference, masked_argv
+from rig.deploy.record import difference
 from rig.errors import DataError, UsageError
 from rig.evidence_parts import unprovable, with_legs
 from rig.metrics import RIGS_OWN
 from rig.planned import CellPlan, DeploymentPlan, SweepPlan
 from rig.rounds import rounds_of
+from rig.secrets import masked_argv
 from rig.store import RunFolder, as_json
 
 Asked = tuple[str, str, int]

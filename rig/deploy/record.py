@@ -14,8 +14,7 @@ from rig.deploy import guard
 from rig.planned import DeploymentPlan
 from rig.provenance import RECORDED_PREFIXES
 from rig.records import SCHEMA
-from rig.secrets import masked
-from rig.secrets import masked_argv as masked_argv
+from rig.secrets import masked, masked_argv
 
 
 def identity(pid: int | None) -> dict[str, Any] | None:

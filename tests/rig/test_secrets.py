@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rig.secrets import MASK, holds_secret, is_secret, masked, masked_line, masked_yaml
+from rig.secrets import MASK, holds_secret, is_secret, masked, masked_argv, masked_line, masked_yaml
 
 
 @pytest.mark.parametrize(
@@ -114,3 +114,18 @@ def test_a_log_line_is_shown_without_its_secrets(line: str, shown: str) -> None:
 )
 def test_a_secret_after_another_name_is_masked(line: str) -> None:
     assert masked_line(line) == line.replace("hush-hush", "***")
+
+
+ARGV = [
+    (
+        ["vllm", "serve", "m", "--api-key", "hush", "--port", "1"],
+        ["vllm", "serve", "m", "--api-key", "***", "--port", "1"],
+    ),
+    (["x", "--hf-token=hush", "--max-tokens", "5"], ["x", "--hf-token=***", "--max-tokens", "5"]),
+    (["x", "--tokenizer", "t", "--api-key"], ["x", "--tokenizer", "t", "--api-key"]),
+]
+
+
+@pytest.mark.parametrize(("argv", "shown"), ARGV)
+def test_secret_flags_are_masked(argv: list[str], shown: list[str]) -> None:
+    assert masked_argv(argv) == shown

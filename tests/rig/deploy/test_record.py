@@ -4,24 +4,8 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
 from rig.deploy.local import server_env
-from rig.deploy.record import identity, masked_argv
-
-ARGV = [
-    (
-        ["vllm", "serve", "m", "--api-key", "hush", "--port", "1"],
-        ["vllm", "serve", "m", "--api-key", "***", "--port", "1"],
-    ),
-    (["x", "--hf-token=hush", "--max-tokens", "5"], ["x", "--hf-token=***", "--max-tokens", "5"]),
-    (["x", "--tokenizer", "t", "--api-key"], ["x", "--tokenizer", "t", "--api-key"]),
-]
-
-
-@pytest.mark.parametrize(("argv", "shown"), ARGV)
-def test_secret_flags_are_masked(argv: list[str], shown: list[str]) -> None:
-    assert masked_argv(argv) == shown
+from rig.deploy.record import identity
 
 
 def test_a_server_gets_the_environment_without_the_rigs_python() -> None:
