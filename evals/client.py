@@ -30,6 +30,9 @@ DECODE_HEADER = "x-pdrig-decode"
 END_OF_STREAM_S = 1.0
 """How long the end of the body may follow the end mark before the connection is given up."""
 
+STOOD_STILL_S = 2.0
+"""A limit that is noticed so much later says that this process got no turn: it cannot tell whose answer was late."""
+
 OWN_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Reasons not to get a socket that are this machine's, not the server's."""
 
@@ -103,6 +106,7 @@ class Watch:
         self.body_begun = False
         self.answered_at: float | None = None
         self.fired: ErrorClass | None = None
+        self.late_s = 0.0
         self._timer = self._loop.call_at(self._next()[0], self._check)
 
     def _next(self) -> tuple[float, ErrorClass]:
@@ -119,6 +123,7 @@ class Watch:
         due, kind = self._next()
         if self._loop.time() >= due:
             self.fired = kind
+            self.late_s = self._loop.time() - due
             self._task.cancel()
         else:
             self._timer = self._loop.call_at(due, self._check)
@@ -145,6 +150,12 @@ class Watch:
     def _rearm(self) -> None:
         self._timer.cancel()
         self._timer = self._loop.call_at(self._next()[0], self._check)
+
+
+def _stood_still(limit_s: float, late_s: float) -> RequestError:
+    return RequestError(
+        "client", "internal", f"the rig got no turn: a limit of {limit_s:g} s was noticed {late_s:.1f} s late"
+    )
 
 
 async def send(
@@ -268,10 +279,12 @@ class _Exchange:
 
     async def _connected(self, pool: Pool) -> Connection:
         """Raises BadAnswer: without a connection there is none."""
+        now = asyncio.get_running_loop().time
+        start = now()
         try:
             return await pool.connect(self._timeouts.connect)
         except OSError as error:
-            raise BadAnswer(self._not_connected(error)) from None
+            raise BadAnswer(self._not_connected(error, now() - start - self._timeouts.connect)) from None
 
     async def _read_answer(self, connection: Connection, stream: bool) -> None:
         first = await connection.read()
@@ -334,12 +347,16 @@ class _Exchange:
             "first_byte_timeout": (self._timeouts.first_byte, "no byte of an answer"),
             "idle_timeout": (self._timeouts.idle, "nothing more of an answer"),
         }.get(self.watch.fired, (self._timeouts.total, "no end of the answer"))
+        if self.watch.late_s >= STOOD_STILL_S:
+            return _stood_still(limit, self.watch.late_s)
         return RequestError(self._leg, self.watch.fired, f"{what} within {limit:g} s")
 
-    def _not_connected(self, error: OSError) -> RequestError:
+    def _not_connected(self, error: OSError, late_s: float) -> RequestError:
         # What takes no connection is what was asked, whoever stands behind it.
         leg = "proxy" if self._leg == "unknown" else self._leg
         if isinstance(error, TimeoutError) and error.errno is None:
+            if late_s >= STOOD_STILL_S:
+                return _stood_still(self._timeouts.connect, late_s)
             return RequestError(leg, "connect_timeout", f"no connection within {self._timeouts.connect:g} s")
         if error.errno in OWN_LIMITS:
             return RequestError("client", "internal", f"this machine gave no socket: {one_line(str(error))}")

@@ -7,7 +7,8 @@ import contextlib
 import os
 import resource
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -64,8 +65,9 @@ async def test_nothing_that_was_sent_is_sent_again(ask: Any, server: Any) -> Non
     assert (record.attempts, len(server.calls)) == (1, 1)
 
 
-async def test_no_connection_in_time(ask: Any) -> None:
-    # A full backlog of a socket that nobody accepts from: Linux drops further connection attempts.
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """The URL of a full backlog of a socket that nobody accepts from: Linux drops further connection attempts."""
     with contextlib.ExitStack() as stack:
         full = stack.enter_context(socket.socket())
         full.bind(("127.0.0.1", 0))
@@ -75,10 +77,44 @@ async def test_no_connection_in_time(ask: Any) -> None:
             filler.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 filler.connect(full.getsockname())
-        await asyncio.sleep(0)
-        url = f"http://127.0.0.1:{full.getsockname()[1]}"
-        record = await ask(url, timeouts=Timeouts(connect=0.2, first_byte=30))
+        yield f"http://127.0.0.1:{full.getsockname()[1]}"
+
+
+@pytest.fixture
+def stalled(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Plants a stall of this process of 0.8 s, where a limit that is noticed 0.3 s late is taken for one."""
+    monkeypatch.setattr("evals.client.STOOD_STILL_S", 0.3)
+
+    def plant() -> None:
+        asyncio.get_running_loop().call_later(0.1, time.sleep, 0.8)
+
+    return plant
+
+
+async def test_no_connection_in_time(ask: Any, deaf: str) -> None:
+    record = await ask(deaf, timeouts=Timeouts(connect=0.2, first_byte=30))
     assert failure(record) == ("decode", "connect_timeout")
+
+
+async def test_a_connection_that_was_late_because_the_rig_got_no_turn(
+    ask: Any, deaf: str, stalled: Callable[[], None]
+) -> None:
+    stalled()
+    record = await ask(deaf, timeouts=Timeouts(connect=0.2, first_byte=30))
+    assert failure(record) == ("client", "internal")
+
+
+async def test_an_answer_that_was_late_because_the_rig_got_no_turn(
+    ask: Any, server: Any, stalled: Callable[[], None]
+) -> None:
+    async def behave(call: Any) -> None:
+        await asyncio.Event().wait()
+
+    server.behave = behave
+    stalled()
+    record = await ask(server.url, timeouts=SHORT)
+    assert failure(record) == ("client", "internal")
+    assert "got no turn" in record.error.message
 
 
 @pytest.mark.parametrize("headers", [False, True])
