@@ -45,5 +45,6 @@ async def _attach(startup: Startup, plan: AttachedServer) -> Running:
                 f"{plan.name} is healthy, but a completion took more than {limit_s:g} s (limits.check_s)", plan.name
             ) from None
     watch.start()
-    startup.say(plan.name, "ready", plan.url)
+    missing = watch.log is not None and not watch.log.is_file()
+    startup.say(plan.name, "ready", f"{plan.url}, but there is no log at {plan.log}" if missing else plan.url)
     return Running(plan.name, plan.role, plan.url, metrics_url, watch.log, None, None, None)

@@ -279,6 +279,12 @@ async def test_attach_reads_the_log_it_is_given(rig: Any, monkeypatch: pytest.Mo
     assert (await attached.wait_failed()).log_line == "AssertionError: CPU GDN attention requires BF16."
 
 
+async def test_attach_says_where_a_log_is_missing(rig: Any, tmp_path: Path) -> None:
+    local = await rig.launch(rig.plan(rig.server("monolithic-0")))
+    await rig.launch(replace(rig.attached(*local.plan.servers, log=tmp_path / "none.log"), id="d3"))
+    assert f"{local.url}, but there is no log at {tmp_path / 'none.log'}" in [event.text for event in rig.events]
+
+
 async def test_attach_to_nothing(rig: Any) -> None:
     with pytest.raises(StartFailed, match="decode-0: no healthy server at http"):
         await rig.launch(rig.attached(rig.server()))
