@@ -47,7 +47,7 @@ def beside_failed(judged: Sequence[Judged], records: Sequence[RequestRecord]) ->
     """How the questions fared that were in flight beside a failed request, against all others; none without failures.
 
     One failed hand-off has been seen to free blocks that its neighbours still wrote (vLLM #56104). `lost` are answers
-    that are not right; those that failed or are tainted themselves belong to neither group.
+    that are not right; those that failed, are tainted themselves or are not scored belong to neither group.
     """
     failed = [r for r in records if r.error is not None and r.error.leg != "client"]
     if not failed:
@@ -56,13 +56,15 @@ def beside_failed(judged: Sequence[Judged], records: Sequence[RequestRecord]) ->
     times = {r.request_id: (r.t_submit, r.t_end) for r in records}
     lost, total = [0, 0], [0, 0]
     for answer in judged:
-        if answer.outcome == "error" or answer.request_id not in times:
+        if answer.outcome in ("error", "unscored") or answer.request_id not in times:
             continue
         start, end = times[answer.request_id]
         at = bisect_right(starts, end) - 1
         beside = at >= 0 and ends[at] >= start
         total[beside] += 1
         lost[beside] += answer.outcome != "correct"
+    if not sum(total):
+        return ()
     text = (
         f"{total[True]} questions were in flight beside a failed request, and {lost[True]} of them were not answered "
         f"right; of the {total[False]} others {lost[False]}"

@@ -32,6 +32,7 @@ class Side:
     args: Mapping[str, Any]
     env: Mapping[str, str]
     kv: Mapping[str, Any]
+    async_scheduling: bool
     own: RoleConfig
 
     @property
@@ -140,4 +141,4 @@ def pair_of(config: Config, cell: Cell) -> Pair:
 def _side(config: Config, cell: Cell, name: Literal["prefill", "decode"]) -> Side:
     needs = role_needs(cell, name, config)
     own: RoleConfig = cell.settings.prefill if name == "prefill" else cell.settings.decode
-    return Side(name, needs.tp, needs.args, needs.env, needs.kv_transfer_config or {}, own)
+    return Side(name, needs.tp, needs.args, needs.env, needs.kv_transfer_config or {}, needs.async_scheduling, own)

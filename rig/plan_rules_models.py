@@ -10,6 +10,9 @@ from rig.plan_pairs import PULL, PUSH, Pair
 from rig.plan_rule import V1, WORKER, Finding, Rule
 from rig.plan_rules_connectors import WITHOUT_HMA
 
+WITHOUT_ASYNC = ("ngram", "medusa", "mlp_speculator", "suffix")
+"""Speculative methods that async scheduling refuses (config/vllm.py, `async_scheduling`)."""
+
 HIDDEN_STATE_METHODS = ("eagle", "eagle3", "mtp", "dflash", "dspark")
 """Speculative methods that both sides must share (config/speculative.py, `use_eagle`)."""
 
@@ -107,6 +110,14 @@ def _speculation(pair: Pair) -> Iterator[Finding]:
     yield Finding(told.arg_key(told.draft_key()), problem, certain=pair.enforces_compatibility)
 
 
+def _async_speculation(pair: Pair) -> Iterator[Finding]:
+    for side in pair.sides:
+        draft = side.draft()
+        if draft is not None and draft[0] in WITHOUT_ASYNC and side.async_scheduling:
+            problem = f"speculative decoding by {draft[0]} does not run with async scheduling; set it to false"
+            yield Finding(("async_scheduling",), problem)
+
+
 def _draft(draft: tuple[str, str | None] | None) -> str:
     return "off" if draft is None else " ".join(part for part in draft if part)
 
@@ -189,6 +200,7 @@ MODEL_RULES = (
     Rule("block sizes", f"{WORKER}, and block_size_ratio of kv_connector/utils.py", _block_sizes),
     Rule("agreement", f"{V1}nixl/metadata.py, compute_nixl_compatibility_hash", _agreement),
     Rule("speculation", f"{V1}nixl/metadata.py, _get_speculative_compatibility_factors", _speculation),
+    Rule("async speculation", "config/vllm.py, async_scheduling with speculative_config", _async_speculation),
     Rule("conv state", f"{WORKER}, is_conv_state_dim_first", _conv_layout),
     Rule("state needs HMA", f"{WORKER}, _is_hma_required", _state_needs_hma),
     Rule("cached state", f"{WORKER}, _validate_remote_agent_handshake", _cached_state),

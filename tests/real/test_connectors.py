@@ -138,7 +138,8 @@ def test_files_are_proved_by_tokens_and_old_ones_prove_nothing(
     (cell,) = hand_off_cells(again.run)
     assert code == 3, err
     assert cell["verdict"]["state"] == "invalid"
-    assert "nothing shows that prefill wrote any of them; start with an empty folder" in out
+    (reason,) = cell["verdict"]["reasons"]
+    assert "nothing shows that prefill wrote any of them; start with an empty folder" in reason["text"]
 
 
 @MODES

@@ -85,6 +85,11 @@ def test_who_ran_beside_a_failed_request(make_record: Record) -> None:
     assert (finding.channel, finding.severity) == ("errors", "note")
 
 
+def test_questions_without_a_right_answer_fare_neither_well_nor_badly(make_record: Record) -> None:
+    records = [make_record("f", error=RESET), make_record("a")]
+    assert beside_failed([answer("f", "error"), answer("a", "unscored")], records) == ()
+
+
 def test_without_failures_there_is_nothing_to_stand_beside(make_record: Record) -> None:
     own = make_record("f", error=RequestError("client", "internal", "ours"))
     assert beside_failed([answer("a", "wrong")], [make_record("a"), own]) == ()

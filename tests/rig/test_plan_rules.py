@@ -167,6 +167,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "prefill's speculative decoding is mtp and decode's eagle",
     ),
     (
+        "an n-gram with async scheduling",
+        sweep({"async_scheduling": True, **args(speculative_config={"method": "ngram"})}),
+        "cell.async_scheduling: speculative decoding by ngram does not run with async scheduling; set it to false",
+    ),
+    (
         "conv layout",
         sweep({"both": {"env": {}}}, STATE),
         "cell.both.env.VLLM_SSM_CONV_STATE_LAYOUT: the model has Mamba or linear-attention state: set it to DS",
@@ -335,7 +340,7 @@ FINE: list[tuple[str, dict[str, Any]]] = [
     ("larger blocks on prefill, pushed", sweep({**each("block-size", 64, 16), "kv_transfer_config": PUSH})),
     ("one dtype by two names", sweep(each("dtype", "half", "float16"))),
     ("auto is the default", sweep(each("kv-cache-dtype", "auto", None))),
-    ("an n-gram on one side", sweep(each("spec-method", None, "ngram"))),
+    ("an n-gram on one side", sweep({"async_scheduling": False, **each("spec-method", None, "ngram")})),
     ("a draft on both", sweep(args(speculative_config=EAGLE))),
     ("two names of pull", sweep({"decode": {"kv_transfer_config": {"kv_connector": "NixlPullConnector"}}})),
     ("offloading with caching", sweep({"kv_transfer_config": multi(NIXL, OFFLOADING), "both": {"env": DS}}, STATE)),
