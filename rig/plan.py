@@ -30,7 +30,7 @@ from rig.plan_labels import (
 from rig.plan_order import order_cells, with_baselines
 from rig.plan_routers import plan_proxy
 from rig.plan_rules import rule_notes
-from rig.plan_servers import Draft, assign_gpus, draft_alone, draft_pd
+from rig.plan_servers import Draft, assign_gpus, check_ports, draft_alone, draft_pd
 from rig.plan_tasks import plan_task, why_divergence_is_not_judged
 from rig.planned import CellPlan, DeploymentPlan, Expectation, Limits, SweepPlan, TaskPlan
 from rig.records import Gates
@@ -207,6 +207,7 @@ class _Planner:
         drafts = draft_pd(self.config, cell, self.machine)
         urls = {role: [d.server.url for d in drafts if d.server.role == role] for role in ("prefill", "decode")}
         proxy = plan_proxy(self.config, cell, self.machine, urls["prefill"], urls["decode"])
+        check_ports(self.config, drafts, cell.at(("proxy", "port")), proxy.ports)
         return replace(deployment, proxy=proxy), drafts
 
     def signature(self, entry: _Entry) -> str:

@@ -13,7 +13,7 @@ from rig.config_routers import RouterConfig
 from rig.connectors import adapter, children, through_storage
 from rig.machine import Machine
 from rig.plan_args import merge_args, merge_env, render_args
-from rig.plan_servers import local_url
+from rig.plan_servers import checked_port, local_url
 from rig.planned import ProxyPlan, RouterKind
 from rig.routers import PDRIG, VLLM_ROUTER, VLLM_ROUTER_ARGS, VLLM_ROUTER_COMMAND, VLLM_ROUTER_CONNECTORS
 from rig.routers_command import filled, filled_once, has, port_of
@@ -26,7 +26,7 @@ def plan_proxy(
     settings = cell.settings
     router = config.sweep.routers.get(settings.router, RouterConfig(kind="pdrig"))
     if router.kind == PDRIG:
-        return _planned(cell, machine, "pdrig", _own(cell), prefill, decode)
+        return _planned(config, cell, machine, "pdrig", _own(cell), prefill, decode)
     for key, is_set in (("lenient", settings.proxy.lenient), ("mode", settings.proxy.mode is not None)):
         if is_set:
             problem = f"only the rig's own proxy has it, and the router is {settings.router}; drop it"
@@ -36,11 +36,11 @@ def plan_proxy(
     env = merge_env(router.env)
     if router.kind == VLLM_ROUTER:
         command = [_program(VLLM_ROUTER, router), *VLLM_ROUTER_COMMAND, *_vllm_router_args(config, cell, router)]
-        made = _planned(cell, machine, "vllm-router", command, prefill, decode)
+        made = _planned(config, cell, machine, "vllm-router", command, prefill, decode)
     else:
         assert router.command is not None
         command = [_program(router.command[0], router), *router.command[1:]]
-        made = _planned(cell, machine, "command", command, prefill, decode)
+        made = _planned(config, cell, machine, "command", command, prefill, decode)
     return replace(made, env=env, health=router.health)
 
 
@@ -55,6 +55,7 @@ def relocated(proxy: ProxyPlan, port: int, prefill: Sequence[str], decode: Seque
 
 
 def _planned(
+    config: Config,
     cell: Cell,
     machine: Machine,
     kind: RouterKind,
@@ -64,7 +65,8 @@ def _planned(
 ) -> ProxyPlan:
     proxy = cell.settings.proxy
     written = filled_once(command, {"host": proxy.host, "rig_python": machine.rig_python})
-    metrics_port = proxy.port + 1 if has(command, "metrics_port") else None
+    second = has(command, "metrics_port")
+    metrics_port = checked_port(config, cell.at(("proxy", "port")), proxy.port + 1) if second else None
     plan = ProxyPlan((), proxy.port, local_url(proxy.host, proxy.port), kind=kind, written=written)
     return relocated(replace(plan, metrics_port=metrics_port), proxy.port, prefill, decode)
 

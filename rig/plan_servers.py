@@ -14,8 +14,6 @@ from rig.machine import Machine
 from rig.plan_args import compact_json, flag, merge_args, merge_env, render_args, whole_number
 from rig.planned import ServerPlan
 from rig.records import Role
-from rig.routers import PDRIG
-from rig.routers_command import has
 from rig.yaml_source import KeyPath, dotted
 
 
@@ -106,7 +104,7 @@ def draft_server(config: Config, cell: Cell, machine: Machine, needs: ServerNeed
     listen = (needs.listen or ("127.0.0.1" if host is None else "0.0.0.0")).replace("{hostname}", here)
     if host is not None and listen in ("127.0.0.1", "localhost", "::1"):
         raise config.error(listen_key, f"{listen} is not reached from other hosts; listen on 0.0.0.0 or {{hostname}}")
-    port = _port(config, port_key, needs.port + index)
+    port = checked_port(config, port_key, needs.port + index)
     served = model.served_name or needs.model
     argv = [
         *engine_argv(engine, machine),
@@ -123,8 +121,8 @@ def draft_server(config: Config, cell: Cell, machine: Machine, needs: ServerNeed
         argv += ["--kv-transfer-config", compact_json(needs.kv_transfer_config)]
     if needs.side_channel is not None:
         width = dp if engine.side_channel == "rank" else dp * needs.tp
-        first = _port(config, side_key, needs.side_channel + index * width)
-        side_ports = tuple(range(first, _port(config, side_key, first + width - 1) + 1))
+        first = checked_port(config, side_key, needs.side_channel + index * width)
+        side_ports = tuple(range(first, checked_port(config, side_key, first + width - 1) + 1))
         default = here if spread else "127.0.0.1"
         env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = (needs.side_channel_host or default).replace("{hostname}", here)
         env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(first)
@@ -145,38 +143,23 @@ def draft_server(config: Config, cell: Cell, machine: Machine, needs: ServerNeed
     return Draft(server, ranks if engine.device == "gpu" else 0, port_key, side_key, tp_key)
 
 
-def _port(config: Config, key: KeyPath, port: int) -> int:
+def checked_port(config: Config, key: KeyPath, port: int) -> int:
+    """The port. Raises ConfigError naming the key where there is none so high."""
     if port > 65535:
         raise config.error(key, f"port {port} is needed and 65535 is the highest; choose a lower one")
     return port
 
 
 def draft_pd(config: Config, cell: Cell, machine: Machine) -> list[Draft]:
-    """The prefill servers, then the decode servers. Raises ConfigError where two ports collide."""
+    """The prefill servers, then the decode servers; `check_ports` says whether they and a router can be together."""
     settings = cell.settings
     needs = {role: role_needs(cell, role, config) for role in ("prefill", "decode")}
     spread = any(n.host is not None for n in needs.values())
-    drafts = [
+    return [
         draft_server(config, cell, machine, needs[role], i, spread)
         for role, count in (("prefill", settings.prefill.instances), ("decode", settings.decode.instances))
         for i in range(count)
     ]
-    check_ports(config, drafts, cell.at(("proxy", "port")), router_ports(config, cell))
-    return drafts
-
-
-def router_ports(config: Config, cell: Cell) -> tuple[int, ...]:
-    """The ports that the cell's router takes here: its own, and the one after it where its metrics need one.
-
-    Raises ConfigError.
-    """
-    router, port = config.sweep.routers.get(cell.settings.router), cell.settings.proxy.port
-    if router is None or router.kind == PDRIG:
-        return (port,)
-    if router.url is not None:
-        return ()
-    second = router.kind is not None or has(router.command or (), "metrics_port")
-    return (port, _port(config, cell.at(("proxy", "port")), port + 1)) if second else (port,)
 
 
 def draft_alone(config: Config, cell: Cell, machine: Machine) -> Draft:
