@@ -14,7 +14,7 @@ from typing import Literal
 from evals.records import RequestRecord
 from rig import series as c
 from rig.connectors import OFFLOADING, Adapter, adapter, through_storage, why_none
-from rig.evidence_common import counted_alone, deltas, hand_offs, not_given_back, strangers, total_of, unreadable
+from rig.evidence_common import deltas, not_given_back, total_of, unreadable, who_answered
 from rig.evidence_storage import stored
 from rig.records import Evidence, Finding, Leg, PromptSources
 from rig.series import Reading
@@ -89,10 +89,7 @@ def disaggregated(
     begun = len(asked) + (under_way or 0)
     findings += _transfers(rule, shape, transfers, answered, begun, redone)
     findings += _tokens(external, local, cached, answered, begun, redone)
-    known = None if legs is None else list(legs)
-    findings += hand_offs(answered, known)
-    findings += counted_alone(delta, roles, answered) if known is None else ()
-    findings += strangers(known or ())
+    findings += who_answered(delta, roles, answered, legs)
     if late:
         text = f"{late} reads ended when prefill had given the blocks up: they may have been another request's by then"
         findings.append(Finding("transfer", text, "counters", "damage"))

@@ -57,10 +57,25 @@ def unreadable(before: Sequence[Reading], after: Sequence[Reading]) -> list[Find
     ]
 
 
-def hand_offs(answered: Sequence[RequestRecord], legs: Iterable[Leg] | None, parameters: bool = True) -> list[Finding]:
-    """Every answered request needs a prefill leg, with `parameters` one that gave them to decode, and a decode leg."""
+def who_answered(
+    delta: Mapping[str, Mapping[str, float | None]],
+    roles: Mapping[str, str],
+    answered: Sequence[RequestRecord],
+    legs: Iterable[Leg] | None,
+    parameters: bool = True,
+) -> list[Finding]:
+    """What legs say of who answered, or, behind a router that keeps none (`legs` None), the counters alone.
+
+    With `parameters`, prefill must have given decode some.
+    """
     if legs is None:
-        return [Finding("transfer", WITHOUT_LEGS, "counters")]
+        return [Finding("transfer", WITHOUT_LEGS, "counters"), *_counted_alone(delta, roles, answered)]
+    known = list(legs)
+    return [*_hand_offs(answered, known, parameters), *_strangers(known)]
+
+
+def _hand_offs(answered: Sequence[RequestRecord], legs: Iterable[Leg], parameters: bool) -> list[Finding]:
+    """Every answered request needs a prefill leg, with `parameters` one that gave them to decode, and a decode leg."""
     good: Counter[tuple[str, str]] = Counter()
     for leg in legs:
         whole = leg.leg == "decode" or leg.params_present or not parameters
@@ -73,7 +88,7 @@ def hand_offs(answered: Sequence[RequestRecord], legs: Iterable[Leg] | None, par
     return [Finding("transfer", text, "legs.jsonl", "invalid")]
 
 
-def counted_alone(
+def _counted_alone(
     delta: Mapping[str, Mapping[str, float | None]], roles: Mapping[str, str], answered: Sequence[RequestRecord]
 ) -> list[Finding]:
     """What legs would say of who answered, by counters: decode wrote every answer, and each instance had its turn.
@@ -98,7 +113,7 @@ def counted_alone(
     return findings
 
 
-def strangers(legs: Iterable[Leg]) -> list[Finding]:
+def _strangers(legs: Iterable[Leg]) -> list[Finding]:
     """One address is one engine: a second id on it is another process that answers there, or a restart."""
     ids: dict[str, set[str]] = {}
     for leg in legs:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from evals.records import RequestRecord
 from rig import series as c
 from rig.connectors import found_in_storage
-from rig.evidence_common import counted_alone, deltas, hand_offs, not_given_back, strangers, total_of, unreadable
+from rig.evidence_common import deltas, not_given_back, total_of, unreadable, who_answered
 from rig.records import Evidence, Finding, Leg
 from rig.series import Reading
 
@@ -35,14 +35,11 @@ def stored(
     cached = total_of(delta, roles, c.CACHED_TOKENS, "decode")
     found = total_of(delta, roles, c.EXTERNAL_TOKENS, "prefill")
     blocks = {r.block_size for r in after if r.role == "decode"}
-    known = None if legs is None else list(legs)
     findings = [
         *unreadable(before, after),
         *_loaded(external, local, cached, blocks, answered, len(asked) + (under_way or 0)),
         *_written(external, found),
-        *hand_offs(answered, known, parameters=False),
-        *(counted_alone(delta, roles, answered) if known is None else ()),
-        *strangers(known or ()),
+        *who_answered(delta, roles, answered, legs, parameters=False),
         *(not_given_back(before, after) if under_way is None else ()),
     ]
     return Evidence(
