@@ -119,10 +119,15 @@ def _no_nul(value: str | None) -> str | None:
     return value
 
 
-def _name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise problem(f"expected a name of letters, digits, dots, dashes and underscores, got {shown(name)}")
-    return name
+def matching(pattern: str, expected: str, then: str = "") -> AfterValidator:
+    """A check that a text matches from end to end; `expected` is said where it does not, and `then` behind it."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise problem(f"expected {expected}, got {shown(text)}{then}")
+        return text
+
+    return AfterValidator(check)
 
 
 def _url(url: str) -> str:
@@ -138,30 +143,21 @@ def _url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _address(text: str) -> str:
-    if not re.fullmatch(r"([A-Za-z0-9]|::|\{hostname\}|\{node\d+\})([A-Za-z0-9._:%-]|\{hostname\}|\{node\d+\})*", text):
-        raise problem(f"expected a host's name or address, such as 10.0.0.11 or {{hostname}}, got {shown(text)}")
-    return text
-
-
-def _hub_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_][^\s]*", name):
-        raise problem(
-            f"expected a model's name on the hub, such as Qwen/Qwen3-0.6B, got {shown(name)}; a folder is a `path`"
-        )
-    return name
-
-
-def _model_name(name: str) -> str:
-    if not re.fullmatch(r"[^\s-][^\s]*", name):
-        raise problem(f"expected a name without spaces that does not begin with a dash, got {shown(name)}")
-    return name
-
-
-Name = Annotated[str, AfterValidator(_name)]
-Address = Annotated[str, AfterValidator(_address)]
-HubName = Annotated[str, AfterValidator(_hub_name)]
-ModelName = Annotated[str, AfterValidator(_model_name)]
+Name = Annotated[
+    str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, dots, dashes and underscores")
+]
+Address = Annotated[
+    str,
+    matching(
+        r"([A-Za-z0-9]|::|\{hostname\}|\{node\d+\})([A-Za-z0-9._:%-]|\{hostname\}|\{node\d+\})*",
+        "a host's name or address, such as 10.0.0.11 or {hostname}",
+    ),
+]
+HubName = Annotated[
+    str,
+    matching(r"[A-Za-z0-9_][^\s]*", "a model's name on the hub, such as Qwen/Qwen3-0.6B", "; a folder is a `path`"),
+]
+ModelName = Annotated[str, matching(r"[^\s-][^\s]*", "a name without spaces that does not begin with a dash")]
 """What requests call the model."""
 Args = Annotated[
     dict[Annotated[str, AfterValidator(_arg_name)], Annotated[Any, AfterValidator(_arg_value)]],
