@@ -293,6 +293,12 @@ class RunInfo:
     server_env: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
     schema: int = SCHEMA
 
+    @property
+    def planned(self) -> list[dict[str, Any]]:
+        """The planned cells, each with its `id`, `labels`, `deployment` and `task`; none where that is damaged."""
+        cells = self.resolved.get("cells", [])
+        return [cell for cell in cells if isinstance(cell, dict)] if isinstance(cells, list) else []
+
 
 @dataclass(frozen=True)
 class RunResult:

@@ -101,7 +101,7 @@ def read_sides(argument: str, scorer: str | None = None) -> Sides:
 def _of_run(run: RunFolder, scorer: str | None) -> Iterator[Side]:
     """Every cell that was planned, in that order, then any other that has a folder."""
     info = run.read_info()
-    planned = [str(cell.get("id")) for cell in _planned(info)]
+    planned = [str(cell.get("id")) for cell in info.planned]
     there = sorted(path.parent.name for path in run.path.glob("cells/*/cell.json"))
     for cell_id in dict.fromkeys([*planned, *there]):
         yield _of_cell(run, cell_id, info, scorer, f"{run.path.name}:{cell_id}")
@@ -109,20 +109,15 @@ def _of_run(run: RunFolder, scorer: str | None) -> Iterator[Side]:
 
 def _named(run: RunFolder, cell_id: str, scorer: str | None) -> Side:
     info = run.read_info()
-    known = {str(cell.get("id")) for cell in _planned(info)} | {p.name for p in run.path.glob("cells/*")}
+    known = {str(cell.get("id")) for cell in info.planned} | {p.name for p in run.path.glob("cells/*")}
     if cell_id not in known:
         raise UsageError(f"{run.path}: has no cell {cell_id}; it has {', '.join(sorted(known))}")
     return _of_cell(run, cell_id, info, scorer, f"{run.path.resolve().name}:{cell_id}")
 
 
-def _planned(info: RunInfo) -> list[dict[str, Any]]:
-    cells = info.resolved.get("cells", [])
-    return [cell for cell in cells if isinstance(cell, dict)] if isinstance(cells, list) else []
-
-
 def _of_cell(run: RunFolder, cell_id: str, info: RunInfo | None, scorer: str | None, name: str) -> Side:
     folder = run.cell(cell_id)
-    labels = next((cell.get("labels") for cell in _planned(info) if cell.get("id") == cell_id), None) if info else None
+    labels = next((cell.get("labels") for cell in info.planned if cell.get("id") == cell_id), None) if info else None
     nothing = CellResult(cell_id, labels if isinstance(labels, dict) else {}, "pd", "", "interrupted")
     side = Side(name, str(folder / "cell.json"), str(folder / JUDGED), nothing)
     if info is not None:

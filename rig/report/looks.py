@@ -13,9 +13,14 @@ from rig.verdict import UNJUDGED_STATES, state_name
 LOOK_AT = ("regression", "xpass", "failed", "invalid", "not judged", "inconclusive", "no_baseline")
 """States that somebody has to look at, the worst first."""
 
-
 MOST_NAMED = 6
-"""So many cells without a result are named; of more, their number is told."""
+"""So many cells are named in a sentence."""
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first names of cells, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def needs_a_look(cell: CellResult) -> bool:
@@ -44,8 +49,7 @@ def without_result(run: RunResult) -> list[str]:
     if "selftest" in run.info.resolved:
         return []
     known = {cell.cell_id for cell in run.cells}
-    planned = run.info.resolved.get("cells", [])
-    return [str(cell["id"]) for cell in planned if isinstance(cell, dict) and cell.get("id", "") not in known | {""}]
+    return [str(cell["id"]) for cell in run.info.planned if cell.get("id", "") not in known | {""}]
 
 
 def without_result_text(run: RunResult) -> str | None:
@@ -53,8 +57,7 @@ def without_result_text(run: RunResult) -> str | None:
     found = without_result(run)
     if not found:
         return None
-    listed = ", ".join(found[:MOST_NAMED]) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")
-    return f"No result yet, so nothing is known of {len(found)} of the planned cells: {listed}."
+    return f"No result yet, so nothing is known of {len(found)} of the planned cells: {first_of(found)}."
 
 
 def beside_text(cell: CellResult, cells: Sequence[CellResult]) -> str | None:

@@ -22,8 +22,6 @@ from rig.report.reproduce import kept_options, reproduce
 from rig.secrets import masked_line
 from rig.verdict import state_name, states_text
 
-MOST_NAMED = 6
-"""So many cells of a state are named in the first line."""
 MOST_LISTED = 1_000
 """So many cells to look at are listed by name; of more, their number is told."""
 LONGEST_EXPLANATION = 2_000
@@ -63,9 +61,7 @@ def headline(cells: Sequence[CellResult]) -> str:
             by_state.setdefault(state_name(cell), []).append(cell)
 
     def named(*states: str) -> str:
-        found = [cell for state in states for cell in by_state.get(state, ())]
-        shown = [_named(cell) for cell in found[:MOST_NAMED]]
-        return ", ".join(shown) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")
+        return looks.first_of([_named(cell) for state in states for cell in by_state.get(state, ())])
 
     worse, mended = named("regression"), named("xpass")
     unknown = named("failed", "invalid", "not judged")
