@@ -53,6 +53,11 @@ class Stat(NamedTuple):
     parent: int
     start: int
 
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended; a zombie has, and waits for its parent alone."""
+        return self.state not in "ZX"
+
 
 def stat_of(pid: int) -> Stat | None:
     """The process with this pid; None if there is none. Field numbers: proc_pid_stat(5)."""
@@ -77,7 +82,7 @@ def descendants(root: int) -> list[Stat]:
     while queue:
         below = children.get(queue.pop(), [])
         queue.extend(stat.pid for stat in below)
-        found.extend(stat for stat in below if stat.state not in "ZX")
+        found.extend(stat for stat in below if stat.lives)
     return found
 
 

@@ -39,7 +39,7 @@ class Leftover:
 
     def lives(self) -> bool:
         stat = guard.stat_of(self.pid)
-        return stat is not None and stat.start == self.start and stat.state not in "ZX"
+        return stat is not None and stat.start == self.start and stat.lives
 
 
 def require_ended(run: Path) -> None:
@@ -99,7 +99,7 @@ def _deployments(run: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _is(seen: Mapping[str, Any]) -> bool:
     stat = guard.stat_of(seen["pid"])
-    if stat is None or stat.state in "ZX" or stat.start != seen["start"]:
+    if stat is None or not stat.lives or stat.start != seen["start"]:
         return False
     with suppress(OSError):
         return os.getpgid(seen["pid"]) == seen.get("group")

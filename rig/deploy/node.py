@@ -104,7 +104,7 @@ def _say(text: str) -> None:
 
 def _look(pid: int, start: int, limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
-    while (stat := stat_of(pid)) and stat.start == start and stat.state not in "ZX":
+    while (stat := stat_of(pid)) and stat.start == start and stat.lives:
         if time.monotonic() >= deadline:
             _say("lives")
             return

@@ -231,7 +231,7 @@ class GuardedProcess:
 
     def _remembered(self) -> list[guard.Stat]:
         found = (guard.stat_of(pid) for pid in self._tree)
-        return [now for now in found if now and now.start == self._tree[now.pid].start and now.state not in "ZX"]
+        return [now for now in found if now and now.start == self._tree[now.pid].start and now.lives]
 
     def _kill_remembered(self) -> None:
         for stat in self._remembered():

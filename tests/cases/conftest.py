@@ -18,12 +18,12 @@ from typing import Any, Self
 import httpx
 import pytest
 import yaml
+from processes import alive
 from sim_sweeps import ROOT, Json, SweepProcess, clean_env, end, free_ports, free_range, sweep_file
 
 from evals.records import RequestRecord
 from evals.sink import read_records
 from rig.config import load_config
-from rig.deploy.guard import stat_of
 from rig.machine import detect_machine
 from rig.plan import plan_sweep
 from rig.planned import DeploymentPlan, SweepPlan
@@ -48,11 +48,6 @@ def rows(path: Path) -> list[Json]:
 def client_id(upstream: str | None) -> str:
     """The rig's id of a request; the proxy appends to it what makes it unique."""
     return re.sub(r"-[0-9a-f]{32}$", "", upstream or "")
-
-
-def alive(pid: int) -> bool:
-    stat = stat_of(pid)
-    return stat is not None and stat.state not in "ZX"
 
 
 def asked(fault: str, rate: float = 1.0, **more: Any) -> Json:

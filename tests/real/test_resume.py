@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from demo_sweep import demo_sweep
-
-from rig.deploy.guard import stat_of
+from processes import alive
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = 400
@@ -29,11 +28,6 @@ pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(3000)]
 
 def rows(path: Path) -> list[Json]:
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
-
-
-def alive(pid: int) -> bool:
-    stat = stat_of(pid)
-    return stat is not None and stat.state not in "ZX"
 
 
 @dataclass

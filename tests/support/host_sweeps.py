@@ -70,7 +70,7 @@ class Run(SweepProcess):
                 except OSError:
                     continue
                 stat = stat_of(int(entry.name))
-                if wanted in environ and stat is not None and stat.state not in "ZX":
+                if wanted in environ and stat is not None and stat.lives:
                     found.add(stat.pid)
         return found
 

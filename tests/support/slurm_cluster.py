@@ -101,7 +101,7 @@ class Cluster:
         found = []
         for entry in Path("/proc").iterdir():
             stat = stat_of(int(entry.name)) if entry.name.isdigit() else None
-            if stat is not None and stat.name == "slurmstepd" and stat.state not in "ZX":
+            if stat is not None and stat.name == "slurmstepd" and stat.lives:
                 environ = (entry / "environ").read_bytes()
                 if f"SLURM_CONF={self.conf}".encode() in environ and self.node_of(stat.pid) == node:
                     found.append(stat.pid)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import alive
 
 from rig.deploy import Deployment, Event, launch
-from rig.deploy.guard import descendants, stat_of
+from rig.deploy.guard import descendants
 from rig.planned import AttachedServer, DeploymentPlan, Limits, ProxyPlan, ServerPlan
 from rig.records import Role
 
@@ -179,8 +180,7 @@ class Rig:
 
     @staticmethod
     def gone(pid: int) -> bool:
-        stat = stat_of(pid)
-        return stat is None or stat.state in "ZX"
+        return not alive(pid)
 
     def phases(self, server: str) -> list[str]:
         return [event.phase for event in self.events if event.server == server]
