@@ -55,7 +55,7 @@ def guarded(start: Start, *command: str) -> tuple[subprocess.Popen[bytes], int]:
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_guard_ends_its_tree_even_if_it_was_stopped(tmp_path: Path, start: Start, stopped: bool) -> None:
-    process, below = guarded(start, "sh", "-c", "echo up; exec sleep 1000")
+    process, below = guarded(start, "sh", "-c", "echo up; sleep 1000; :")
     if stopped:
         os.kill(process.pid, signal.SIGSTOP)
     write(tmp_path, {"decode-0": {"guard": identity(process.pid), "process": identity(below)}})
@@ -64,7 +64,7 @@ def test_a_guard_ends_its_tree_even_if_it_was_stopped(tmp_path: Path, start: Sta
         (process.pid, True, "decode-0"),
         (below, False, "decode-0"),
     ]
-    assert str(found[1]) == f"d/decode-0: pid {below} (sleep)"
+    assert str(found[1]) == f"d/decode-0: pid {below} (sh)"
     leftovers.stop(found, 20)
     assert process.wait() is not None and guard.stat_of(below) is None
     assert leftovers.find(tmp_path) == []
