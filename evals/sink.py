@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from evals.errors import DataError
-from evals.records import RequestRecord
+from evals.records import SCHEMA, RequestRecord
 
 
 class JsonlWriter:
@@ -107,6 +107,11 @@ def read_records(path: Path) -> Records:
     lines = read_jsonl(path)
     records = []
     for number, row in enumerate(lines.rows, 1):
+        if (schema := row.get("schema", SCHEMA)) != SCHEMA:
+            raise DataError(
+                f"{path}:{number}: schema {schema}, this version of the rig reads {SCHEMA}: "
+                "read it with the version that wrote it, or ask again with this one"
+            )
         try:
             records.append(RequestRecord.from_json(row))
         except (KeyError, TypeError, AttributeError) as error:

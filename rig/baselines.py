@@ -18,7 +18,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from rig.errors import DataError, UsageError
 from rig.matching import Difference, differences, task_differences
 from rig.records import Accuracy, Canaries, Counts, Gates, Outcome, Percentiles, TaskInfo, Throughput
-from rig.store import write_text
+from rig.store import require_schema, write_text
 
 SCHEMA = 1
 DECIMALS = 6
@@ -249,17 +249,18 @@ def _rounded(value: Any) -> Any:
 def read(path: Path) -> BaselineFile:
     """Raises DataError, naming the key, for a file that is not a stored baseline."""
     try:
-        file = _FILE.validate_json(path.read_bytes())
+        content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    require_schema(path, content, SCHEMA)
+    try:
+        file = _FILE.validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise DataError(
             f"{path}: {f'{key}: ' if key else ''}{first['msg']} (not a baseline that `pdrig baseline save` wrote?)"
         ) from None
-    if file.schema != SCHEMA:
-        raise DataError(f"{path}: schema {file.schema}, this version of the rig reads {SCHEMA}: save it again")
     for stored in file.baselines:
         asked = stored.outcomes(file.questions)
         unknown = {s for samples in stored.missed.values() for s in samples} - asked.keys()

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote, unquote
 
+import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from evals.records import RequestRecord
 from evals.sink import JsonlWriter, read_jsonl, read_records
 from rig.errors import DataError
-from rig.records import CellResult, Judged, JudgedCanary, Leg, Pair, RunInfo, RunResult
+from rig.records import SCHEMA, CellResult, Judged, JudgedCanary, Leg, Pair, RunInfo, RunResult
 
 T = TypeVar("T")
 
@@ -126,12 +127,12 @@ class RunFolder:
         _write_rows(self.cell(cell_id) / "canaries.jsonl", _CANARY, canaries)
 
     def read_info(self) -> RunInfo:
-        return load(_RUN, self.path / "run.json")
+        return load(_RUN, self.path / "run.json", SCHEMA)
 
     def read_cell(self, cell_id: str) -> CellResult | None:
         """The cell's result, or None when it has none yet."""
         path = self.cell(cell_id) / "cell.json"
-        return load(_CELL, path) if path.is_file() else None
+        return load(_CELL, path, SCHEMA) if path.is_file() else None
 
     def read_judged(self, cell_id: str) -> list[Judged]:
         return _rows(_JUDGED, self.cell(cell_id) / "judged.jsonl")
@@ -228,12 +229,29 @@ def _rows(adapter: TypeAdapter[T], path: Path) -> list[T]:
     return rows
 
 
-def load(adapter: TypeAdapter[T], path: Path) -> T:
-    """A JSON file as its shape. Raises DataError for one that has another."""
+def load(adapter: TypeAdapter[T], path: Path, schema: int | None = None) -> T:
+    """A JSON file as its shape. Raises DataError for one that has another, or another `schema` than is given."""
+    content = path.read_bytes()
+    if schema is not None:
+        require_schema(path, content, schema)
     try:
-        return adapter.validate_json(path.read_bytes())
+        return adapter.validate_json(content)
     except ValidationError as error:
         raise _unreadable(str(path), error) from None
+
+
+def require_schema(path: Path, content: bytes, schema: int) -> None:
+    """Raises DataError where a file says that it has another schema; what says nothing is for its reader to judge."""
+    try:
+        data = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return
+    found = data.get("schema", schema) if isinstance(data, dict) else schema
+    if found != schema:
+        raise DataError(
+            f"{path}: schema {found}, this version of the rig reads {schema}: "
+            "read it with the version that wrote it, or make it again with this one"
+        )
 
 
 def _unreadable(where: str, error: ValidationError) -> DataError:

@@ -174,6 +174,7 @@ def test_two_models_whose_labels_give_one_file_name_are_kept_apart(store_run: St
         (lambda d: d.update(more=1), "more: Unexpected keyword argument"),
         (lambda d: d["baselines"][0].update(tolerance=0.05), "baselines.0.tolerance: Unexpected keyword argument"),
         (lambda d: d.update(schema=9), "schema 9, this version of the rig reads 1"),
+        (lambda d: d.update(schema=9, more=1), "schema 9, this version of the rig reads 1"),
         (lambda d: d["questions"].pop("q0001"), "mono: n is 200, its lists say 199 questions"),
         (lambda d: d["baselines"][0]["missed"]["wrong"].append("q9999"), "name q9999, which was not asked"),
     ],

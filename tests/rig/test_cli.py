@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -222,3 +223,20 @@ def test_the_trend_over_stored_runs(
     code, _, err = run(capsys, "report", str(one), "--history", "--format", "junit")
     assert code == 2
     assert "--format table" in one_line(err)
+
+
+@pytest.mark.parametrize("name", ["run.json", "cells/pd/cell.json", "cells/pd/requests.jsonl"])
+def test_a_file_of_a_newer_schema_is_refused_in_one_line(
+    store_run: Callable[..., RunFolder], capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Nothing else of it need be new: what it says may mean something else."""
+    folder = store_run("r", {"pd": {"n": 3}}).path
+    path = folder / name
+    path.write_text(re.sub(r'"schema": ?1', '"schema":2', path.read_text(), count=1))
+    at = f"{path}:1" if path.suffix == ".jsonl" else str(path)
+    code, out, err = run(capsys, "report", str(folder), "--format", "html")
+    assert (code, out) == (2, "")
+    assert one_line(err).startswith(f"pdrig: {at}: schema 2, this version of the rig reads 1: read it with the version")
+    code, out, err = run(capsys, "compare", f"{folder}:pd", f"{folder}:pd")
+    assert code == 2
+    assert f"{at}: schema 2, this version of the rig reads 1" in " ".join((out + err).split())
