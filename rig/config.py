@@ -14,7 +14,7 @@ from rig.config_matrix import Axis, Cell, complete, expand, read_axes, unknown_n
 from rig.config_models import EngineConfig, ModelConfig, SweepFile
 from rig.config_routers import RouterConfig
 from rig.config_tasks import TaskFile
-from rig.errors import ConfigError
+from rig.errors import ConfigError, Unreadable
 from rig.task_file import StatedTask, read_task_file
 from rig.yaml_source import KeyPath, YamlSource, parse_yaml, read_yaml
 
@@ -77,11 +77,19 @@ def _checked(source: YamlSource, folder: Path) -> Config:
     facts = {name: model_facts(model) for name, model in sweep.models.items()}
     versions = {name: engine_version(engine) for name, engine in sweep.engines.items()}
     stated = {
-        label: read_task_file(folder / Path(task.task.file).expanduser())
+        label: _stated(source, label, folder / Path(task.task.file).expanduser())
         for label, task in sweep.tasks.items()
         if isinstance(task.task, TaskFile)
     }
     return Config(source, sweep, axes, cells, facts, versions, stated)
+
+
+def _stated(source: YamlSource, label: str, path: Path) -> StatedTask:
+    """The task of a file. What is wrong within that file is said of it; that it is not there, of where it is named."""
+    try:
+        return read_task_file(path)
+    except Unreadable as error:
+        raise config_error(source, ("tasks", label, "task", "file"), f"{error}; name another task file") from None
 
 
 def _absolute(path: str, folder: Path) -> str:

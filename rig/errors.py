@@ -3,6 +3,7 @@
 RigError
 +-- UsageError            exit 2: flags, files, data that the user can mend
 |   +-- ConfigError       the YAML: names file, key, what was expected
+|   |   `-- Unreadable    a file that is not there, or is no text
 |   +-- DataError         task data that is missing or malformed
 |   `-- EngineNotFound    the engine's command is not there
 +-- DeployError           exit 3: a deployment did not come up, or died
@@ -42,12 +43,20 @@ class ConfigError(UsageError):
         super().__init__(f"{file}: {key}: {problem}" if key else f"{file}: {problem}")
 
 
+class Unreadable(ConfigError):
+    pass
+
+
 class DataError(UsageError):
     pass
 
 
 class EngineNotFound(UsageError):
-    pass
+    """`key` is where the sweep file names the command; empty where that is not known."""
+
+    def __init__(self, message: str, key: str = "") -> None:
+        self.key = key
+        super().__init__(message)
 
 
 class DeployError(RigError):
@@ -84,7 +93,11 @@ class Hung(DeployError):
 
 
 class PortLost(DeployError):
-    pass
+    """`key` is where the sweep file gives the port; empty where that is not known."""
+
+    def __init__(self, message: str, server: str | None = None, log_line: str | None = None, *, key: str = "") -> None:
+        self.key = key
+        super().__init__(message, server, log_line)
 
 
 class RunError(RigError):

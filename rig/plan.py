@@ -32,7 +32,7 @@ from rig.plan_routers import plan_proxy
 from rig.plan_rules import rule_notes
 from rig.plan_servers import Draft, assign_gpus, check_ports, draft_alone, draft_pd
 from rig.plan_tasks import plan_task, why_divergence_is_not_judged
-from rig.planned import CellPlan, DeploymentPlan, Expectation, Limits, SweepPlan, TaskPlan
+from rig.planned import CellPlan, DeploymentPlan, Expectation, Keys, Limits, SweepPlan, TaskPlan
 from rig.records import Gates
 from rig.secrets import masked
 from rig.yaml_source import KeyPath
@@ -213,7 +213,7 @@ class _Planner:
     def signature(self, entry: _Entry) -> str:
         """All that a cell would do, without what it is called."""
         servers = [(d.server.argv, d.server.env, d.server.host) for d in entry.drafts]
-        proxy = asdict(entry.deployment.proxy) if entry.deployment.proxy else None
+        proxy = asdict(replace(entry.deployment.proxy, keys=Keys())) if entry.deployment.proxy else None
         task = replace(self.task(entry, None), label="")
         return compact_json([servers, proxy, asdict(task)])
 
@@ -265,7 +265,7 @@ class _Planner:
         deployment = DeploymentPlan("", "monolithic", self.config.sweep.launcher, model, None, limits=self.limits)
         deployment = replace(deployment, remote=remote_plan(self.config.sweep))
         if attach is None:
-            made = plan_monolithic(self.config, entry.cell, self.machine, wanted, entry.labels, self.extras)
+            made = plan_monolithic(self.config, entry.cell, self.machine, wanted, at, entry.labels, self.extras)
             return _Entry("monolithic", entry.cell, made.labels, deployment, [made.draft])
         if attach.monolithic is not None:
             labels = attached_labels(entry.labels, self.extras)

@@ -13,6 +13,7 @@ from rig.machine import Machine
 from rig.plan_args import compact_json, merge_args, merge_env
 from rig.plan_labels import PASS, Labels, label_name, same_value
 from rig.plan_servers import Draft, ServerNeeds, draft_server, role_needs
+from rig.yaml_source import KeyPath
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Monolithic:
     draft: Draft
 
 
-def monolithic_needs(config: Config, cell: Cell, wanted: MonolithicBaseline) -> ServerNeeds:
-    """Decode's server without a connector, with what the baseline says on top."""
+def monolithic_needs(config: Config, cell: Cell, wanted: MonolithicBaseline, at: KeyPath) -> ServerNeeds:
+    """Decode's server without a connector, with what the baseline says on top, `at` its place in the file."""
     decode = role_needs(cell, "decode", config)
     engine = wanted.engine or decode.engine
     settings = cell.settings
@@ -39,6 +40,7 @@ def monolithic_needs(config: Config, cell: Cell, wanted: MonolithicBaseline) -> 
         port=wanted.port or decode.port,
         kv_transfer_config=None,
         side_channel=None,
+        port_key=(*at, "monolithic", "port") if wanted.port else None,
     )
 
 
@@ -47,6 +49,7 @@ def plan_monolithic(
     cell: Cell,
     machine: Machine,
     wanted: MonolithicBaseline,
+    at: KeyPath,
     labels: Labels,
     extras: Sequence[CellPath],
 ) -> Monolithic:
@@ -54,7 +57,7 @@ def plan_monolithic(
 
     `labels` are the cell's; `decode_tp` says the TP of the one server.
     """
-    needs = monolithic_needs(config, cell, wanted)
+    needs = monolithic_needs(config, cell, wanted, at)
     own: Labels = {
         **labels,
         **attached_labels(labels, extras),

@@ -14,9 +14,10 @@ from rig.connectors import adapter, children, through_storage
 from rig.machine import Machine
 from rig.plan_args import merge_args, merge_env, render_args
 from rig.plan_servers import checked_port, local_url
-from rig.planned import ProxyPlan, RouterKind
+from rig.planned import Keys, ProxyPlan, RouterKind
 from rig.routers import PDRIG, VLLM_ROUTER, VLLM_ROUTER_ARGS, VLLM_ROUTER_COMMAND, VLLM_ROUTER_CONNECTORS
 from rig.routers_command import filled, filled_once, has, port_of
+from rig.yaml_source import dotted
 
 
 def plan_proxy(
@@ -41,7 +42,9 @@ def plan_proxy(
         assert router.command is not None
         command = [_program(router.command[0], router), *router.command[1:]]
         made = _planned(config, cell, machine, "command", command, prefill, decode)
-    return replace(made, env=env, health=router.health)
+    named = ("venv",) if router.venv is not None else ("command",) if router.command is not None else ()
+    program = dotted(("routers", settings.router, *named))
+    return replace(made, env=env, health=router.health, keys=replace(made.keys, program=program))
 
 
 def relocated(proxy: ProxyPlan, port: int, prefill: Sequence[str], decode: Sequence[str]) -> ProxyPlan:
@@ -67,7 +70,8 @@ def _planned(
     written = filled_once(command, {"host": proxy.host, "rig_python": machine.rig_python})
     second = has(command, "metrics_port")
     metrics_port = checked_port(config, cell.at(("proxy", "port")), proxy.port + 1) if second else None
-    plan = ProxyPlan((), proxy.port, local_url(proxy.host, proxy.port), kind=kind, written=written)
+    keys = Keys(port=dotted(cell.at(("proxy", "port"))))
+    plan = ProxyPlan((), proxy.port, local_url(proxy.host, proxy.port), kind=kind, written=written, keys=keys)
     return relocated(replace(plan, metrics_port=metrics_port), proxy.port, prefill, decode)
 
 

@@ -12,14 +12,17 @@ from rig.config_matrix import Cell
 from rig.config_models import EngineConfig, RoleConfig
 from rig.machine import Machine
 from rig.plan_args import compact_json, flag, merge_args, merge_env, render_args, whole_number
-from rig.planned import ServerPlan
+from rig.planned import Keys, ServerPlan
 from rig.records import Role
 from rig.yaml_source import KeyPath, dotted
 
 
 @dataclass(frozen=True)
 class ServerNeeds:
-    """All that decides one server's command. `side_channel` is None without a KV connector."""
+    """All that decides one server's command. `side_channel` is None without a KV connector.
+
+    `port_key` is where its port is written, None where that is the port of its side in the cell.
+    """
 
     role: Role
     engine: str
@@ -34,6 +37,7 @@ class ServerNeeds:
     kv_transfer_config: dict[str, Any] | None = None
     side_channel: int | None = None
     side_channel_host: str | None = None
+    port_key: KeyPath | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,8 @@ def draft_server(config: Config, cell: Cell, machine: Machine, needs: ServerNeed
     engine, model = config.sweep.engines[needs.engine], config.sweep.models[needs.model]
     section = "decode" if needs.role == "monolithic" else needs.role
     keys: list[KeyPath] = [cell.at((section, name)) for name in ("port", "side_channel_port", "tp", "listen")]
-    port_key, side_key, tp_key, listen_key = keys
+    cell_port_key, side_key, tp_key, listen_key = keys
+    port_key = needs.port_key or cell_port_key
     try:
         dp = whole_number(needs.args, "data-parallel-size")
         local_dp = whole_number(needs.args, "data-parallel-size-local", "data-parallel-size")
@@ -126,6 +131,7 @@ def draft_server(config: Config, cell: Cell, machine: Machine, needs: ServerNeed
         default = here if spread else "127.0.0.1"
         env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = (needs.side_channel_host or default).replace("{hostname}", here)
         env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(first)
+    program: KeyPath = ("engines", needs.engine, "command" if engine.venv is None else "venv")
     server = ServerPlan(
         name=f"{needs.role}-{index}",
         role=needs.role,
@@ -138,6 +144,7 @@ def draft_server(config: Config, cell: Cell, machine: Machine, needs: ServerNeed
         tp=needs.tp,
         host=host,
         node=None if there is None else there.node,
+        keys=Keys(dotted(program), dotted(port_key), dotted(side_key) if side_ports else ""),
     )
     ranks = needs.tp * stages * local_dp * context
     return Draft(server, ranks if engine.device == "gpu" else 0, port_key, side_key, tp_key)

@@ -26,6 +26,15 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Keys:
+    """Where the sweep file gives a process its program and its ports: `engines.sim.venv`; empty where it does not."""
+
+    program: str = ""
+    port: str = ""
+    side_channel: str = ""
+
+
+@dataclass(frozen=True)
 class ServerPlan:
     """One `vllm serve` process: `argv` is its exact command, `env` what is set on top of the rig's own.
 
@@ -46,6 +55,7 @@ class ServerPlan:
     tp: int = 1
     host: str | None = None
     node: str | None = None
+    keys: Keys = Keys()
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,7 @@ class ProxyPlan:
     health: str = "/health"
     metrics_port: int | None = None
     written: tuple[str, ...] = ()
+    keys: Keys = Keys()
 
     @property
     def ports(self) -> tuple[int, ...]:

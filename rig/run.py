@@ -17,7 +17,7 @@ from rig import provenance
 from rig.asking import load_task, task_info
 from rig.attempts import Kept
 from rig.deploy import Deployment, engine_on, machines_of, require_startable
-from rig.errors import DataError, DeployError, PortLost, UsageError
+from rig.errors import ConfigError, DataError, DeployError, EngineNotFound, PortLost
 from rig.fitting import fit_to
 from rig.launching import Launches
 from rig.plan_lanes import needs
@@ -130,13 +130,14 @@ def announce(plan: SweepPlan, run: RunFolder, display: Display) -> None:
 def check_startable(plan: SweepPlan) -> None:
     """Look at every deployment's commands and ports before the first one starts.
 
-    Raises EngineNotFound, and UsageError for a port that is taken already or a server planned for another host.
+    Raises ConfigError, with the key, for a command that is not there and a port that is taken already, and UsageError
+    for a server planned for another host.
     """
     for deployment in plan.deployments:
         try:
             require_startable(deployment)
-        except PortLost as error:
-            raise UsageError(str(error)) from None
+        except (EngineNotFound, PortLost) as error:
+            raise ConfigError(plan.config_file, error.key, str(error)) from None
 
 
 def in_series(wanted: Sequence[CellPlan]) -> list[list[CellPlan]]:

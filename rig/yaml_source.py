@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from rig.errors import ConfigError
+from rig.errors import ConfigError, Unreadable
 
 Key = str | int
 KeyPath = tuple[Key, ...]
@@ -173,14 +173,14 @@ def parse_yaml(text: str, file: str) -> YamlSource:
 
 
 def read_yaml(path: str | Path) -> YamlSource:
-    """Read a UTF-8 file. Raises ConfigError when it cannot be read or is not one mapping of plain data."""
+    """Read a UTF-8 file. Raises Unreadable, and ConfigError when it is not one mapping of plain data."""
     file = str(path)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(file, "", "no such file") from None
+        raise Unreadable(file, "", "no such file") from None
     except UnicodeDecodeError:
-        raise ConfigError(file, "", "not a UTF-8 text file") from None
+        raise Unreadable(file, "", "not a UTF-8 text file") from None
     except OSError as error:
-        raise ConfigError(file, "", f"cannot be read: {error.strerror}") from None
+        raise Unreadable(file, "", f"cannot be read: {error.strerror}") from None
     return parse_yaml(text, file)

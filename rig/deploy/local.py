@@ -19,13 +19,14 @@ from rig.errors import EngineNotFound, NotUsable, StartTimeout, UsageError
 from rig.planned import DeploymentPlan, ServerPlan
 
 
-def require_command(name: str, argv: Sequence[str], env: Mapping[str, str], what: str = "engine") -> None:
+def require_command(name: str, argv: Sequence[str], env: Mapping[str, str], key: str, what: str = "engine") -> None:
     """Raises EngineNotFound if the command is not there, or may not be executed."""
     if shutil.which(argv[0], path=env.get("PATH", os.defpath)) is not None:
         return
     present = os.sep in argv[0] and Path(argv[0]).is_file()
     problem = "is not executable" if present else "was not found"
-    raise EngineNotFound(f"{name}: the command {argv[0]} {problem}; install it, or name another {what} in the config")
+    advice = f"install it, or name another {what} in the config"
+    raise EngineNotFound(f"{name}: the command {argv[0]} {problem}; {advice}", key)
 
 
 def require_startable(plan: DeploymentPlan) -> None:
@@ -44,13 +45,16 @@ def require_here(plan: DeploymentPlan) -> None:
     for server in plan.servers:
         if server.host is not None:
             continue
-        require_command(server.name, server.argv, server_env(server.argv, server.env, os.environ))
-        for port in (server.port, *server.side_channel_ports):
-            ports.require_free(port, server.name)
+        keys = server.keys
+        require_command(server.name, server.argv, server_env(server.argv, server.env, os.environ), keys.program)
+        ports.require_free(server.port, server.name, keys.port)
+        for port in server.side_channel_ports:
+            ports.require_free(port, server.name, keys.side_channel)
     if plan.proxy is not None and plan.proxy.argv:
-        require_command(PROXY, plan.proxy.argv, {**os.environ, **plan.proxy.env}, "router")
+        keys = plan.proxy.keys
+        require_command(PROXY, plan.proxy.argv, {**os.environ, **plan.proxy.env}, keys.program, "router")
         for port in plan.proxy.ports:
-            ports.require_free(port, PROXY)
+            ports.require_free(port, PROXY, keys.port)
 
 
 async def launch(plan: DeploymentPlan, folder: Path, on_event: OnEvent) -> Deployment:

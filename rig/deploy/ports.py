@@ -31,12 +31,12 @@ def describe(process: psutil.Process) -> str:
     return f"pid {process.pid} ({name[:100]})" if name else f"pid {process.pid}"
 
 
-def require_free(port: int, server: str) -> None:
-    """Raises PortLost, naming the holder where /proc shows it, if the planned port is bound."""
+def require_free(port: int, server: str, key: str = "") -> None:
+    """Raises PortLost, naming the holder where /proc shows it, if the planned port is bound; `key` is the error's."""
     if is_bound(port):
         held = listener(port)
         by = f" by {describe(held)}" if held else ""
-        raise PortLost(f"{server}: port {port} is taken{by}; stop that process or plan another port", server)
+        raise PortLost(f"{server}: port {port} is taken{by}; stop that process or plan another port", server, key=key)
 
 
 def started_before(pid: int, other: int | None) -> bool:

@@ -125,23 +125,69 @@ def test_an_answer_missing_from_the_data_is_named_with_its_line(
     assert "2" in err
 
 
+ENGINE = 'command: ["{rig_python}", -m, rig.sim]'
+BASELINE = "monolithic: {tp: 1, async_scheduling: false}"
+ROUTER = "router: gone\n  proxy: {port: 28000}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "said"),
+    [
+        (ENGINE, ENGINE.replace("{rig_python}", "/no/python"), "engines.sim.command", "/no/python was not found"),
+        (ENGINE, "venv: /no/venv", "engines.sim.venv", "/no/venv/bin/vllm was not found"),
+        (ENGINE, f"command: [{SIM}, serve]", "engines.sim.command", f"{SIM} is not executable"),
+    ],
+)
 def test_an_engine_that_is_not_there_is_exit_2_before_anything_starts(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, old: str, new: str, key: str, said: str
 ) -> None:
-    path = edited(tmp_path, '"{rig_python}"', '"/nowhere/python"')
+    path = edited(tmp_path, old, new)
     code, _, err = run(capsys, "sweep", str(path), "--out", str(tmp_path / "runs"))
     assert code == 2
-    assert "the command /nowhere/python was not found" in one_line(err)
+    assert one_line(err) == (
+        f"pdrig: {path}: {key}: monolithic-0: the command {said}; install it, or name another engine in the config"
+    )
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_port_in_use_is_exit_2_before_anything_starts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("router", "key"),
+    [
+        ("{command: [/no/router, '{prefill}', '{decode}', '{port}']}", "routers.gone.command"),
+        ("{kind: vllm-router, venv: /no/venv}", "routers.gone.venv"),
+    ],
+)
+def test_a_router_that_is_not_there_is_told_by_its_key(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, router: str, key: str
+) -> None:
+    path = edited(tmp_path, "proxy: {port: 28000}", ROUTER)
+    path.write_text(f"{path.read_text()}\nrouters:\n  gone: {router}\n")
+    code, _, err = run(capsys, "sweep", str(path), "--out", str(tmp_path / "runs"))
+    assert code == 2
+    assert one_line(err).startswith(f"pdrig: {path}: {key}: proxy: the command /no/")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "server"),
+    [
+        ("proxy: {port: 28000}", "proxy: {port: PORT}", "cell.proxy.port", "proxy"),
+        ("port: 28100", "port: PORT", "cell.prefill.port", "prefill-0"),
+        ("side_channel_port: 26650", "side_channel_port: PORT", "cell.decode.side_channel_port", "decode-0"),
+        (BASELINE, BASELINE.replace("tp: 1", "port: PORT"), "baseline.monolithic.port", "monolithic-0"),
+        ("matrix:", "matrix:\n  prefill.port: [PORT, 28100]", "matrix.prefill.port[0]", "prefill-0"),
+    ],
+)
+def test_a_port_in_use_is_exit_2_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, old: str, new: str, key: str, server: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        path = edited(tmp_path, "proxy: {port: 28000}", f"proxy: {{port: {port}}}")
+        path = edited(tmp_path, old, new.replace("PORT", str(port)))
         code, _, err = run(capsys, "sweep", str(path), "--out", str(tmp_path / "runs"))
     assert code == 2
-    assert str(port) in one_line(err)
+    line = one_line(err)
+    assert line.startswith(f"pdrig: {path}: {key}: {server}: port {port} is taken by pid ")
+    assert line.endswith("; stop that process or plan another port")
     assert not (tmp_path / "runs").exists()
 
 

@@ -114,6 +114,21 @@ def test_a_mistake_in_the_rows_names_their_file_and_line(tmp_path: Path, lines: 
         read_task_file(write(tmp_path, rows=None, rows_file="rows.jsonl"))
 
 
+def test_a_task_file_that_is_not_there_is_told_by_the_sweep_file_and_its_key(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep.yaml"
+    asked = yaml.safe_load((ROOT / "configs" / "sim.yaml").read_text())
+    asked["tasks"]["gsm-tiny"] = {"task": {"file": "gone.yaml"}}
+    sweep.write_text(yaml.safe_dump(asked, sort_keys=False))
+    line = next(n for n, text in enumerate(sweep.read_text().splitlines(), 1) if "gone.yaml" in text)
+    for there, said in ((None, "no such file"), (b"\xff", "not a UTF-8 text file")):
+        if there is not None:
+            (tmp_path / "gone.yaml").write_bytes(there)
+        with pytest.raises(ConfigError) as caught:
+            load_config(sweep)
+        where = f"{sweep}: tasks.gsm-tiny.task.file: {tmp_path / 'gone.yaml'}"
+        assert str(caught.value) == f"{where}: {said}; name another task file (line {line})"
+
+
 def test_a_sweep_names_the_file_and_its_plan_says_what_was_in_it(tmp_path: Path) -> None:
     sweep = yaml.safe_load((ROOT / "configs" / "sim.yaml").read_text())
     sweep["tasks"]["gsm-tiny"] = {"task": {"file": "sums.yaml"}, "limit": 1}
