@@ -77,10 +77,14 @@ class Lines:
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a file, and how many bytes of a cut line follow them (0: none)."""
+    """The records of a file, and how many bytes of a cut line follow them (0: none).
+
+    `repeated` are the numbers of lines that say once more what an earlier one says: they are no records.
+    """
 
     records: tuple[RequestRecord, ...]
     cut_bytes: int
+    repeated: tuple[int, ...] = ()
 
 
 def read_jsonl(path: Path) -> Lines:
@@ -103,9 +107,12 @@ def read_jsonl(path: Path) -> Lines:
 
 
 def read_records(path: Path) -> Records:
-    """Records of a `requests.jsonl`. Raises DataError, naming file and line, for a line that is not one."""
+    """Records of a `requests.jsonl`. Raises DataError, naming file and line, for a line that is not one, or that is
+    another record of a request than an earlier line: which of them is true, nothing tells.
+    """
     lines = read_jsonl(path)
-    records = []
+    records, repeated = [], []
+    first: dict[str, int] = {}
     for number, row in enumerate(lines.rows, 1):
         if (schema := row.get("schema", SCHEMA)) != SCHEMA:
             raise DataError(
@@ -113,7 +120,17 @@ def read_records(path: Path) -> Records:
                 "read it with the version that wrote it, or ask again with this one"
             )
         try:
-            records.append(RequestRecord.from_json(row))
+            record = RequestRecord.from_json(row)
+            earlier = first.setdefault(record.request_id, number)
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path}:{number}: not a record of a request ({type(error).__name__}: {error})") from None
-    return Records(tuple(records), lines.cut_bytes)
+        if earlier == number:
+            records.append(record)
+        elif lines.rows[earlier - 1] == row:
+            repeated.append(number)
+        else:
+            raise DataError(
+                f"{path}:{number}: another record of {record.request_id} than in line {earlier}: "
+                "the file is damaged; restore it, or ask again"
+            )
+    return Records(tuple(records), lines.cut_bytes, tuple(repeated))

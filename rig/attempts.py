@@ -56,13 +56,14 @@ class Attempt:
 class Kept:
     """What a cell's next attempt starts with: records of questions and canaries, and the parts that prove them.
 
-    `again` counts the records that are asked again.
+    `again` counts the records that are asked again, `repeated` lines of the file that were there twice and count once.
     """
 
     t0_unix: float
     parts: tuple[Part, ...]
     records: tuple[RequestRecord, ...]
     again: int
+    repeated: int = 0
 
 
 _ATTEMPT = TypeAdapter(Attempt)

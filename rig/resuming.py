@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evals.errors import EvalError
 from evals.records import RequestRecord
+from evals.sink import read_records
 from evals.tasks import Task
 from rig.attempts import Kept, Part, read_attempt
 from rig.connectors import through_storage
@@ -69,18 +71,21 @@ def kept_of(
     """
     if not run.requests(cell.id).is_file():
         return None
-    if why := _spoiled(run, cell):
-        return why
     try:
-        attempt = read_attempt(run, cell.id)
-    except DataError as error:
-        return f"what it wrote down of its counters cannot be read: {error}"
+        return _spoiled(run, cell) or _kept(run, cell, plan, task, engines)
+    except (DataError, EvalError) as error:
+        return f"what it wrote down cannot be read: {error}"
+
+
+def _kept(run: RunFolder, cell: CellPlan, plan: DeploymentPlan, task: Task, engines: Mapping[str, Any]) -> Kept | str:
+    attempt = read_attempt(run, cell.id)
     if attempt is None or not attempt.parts:
         return "no reading of its counters was taken"
     for part in attempt.parts:
         if why := _differs(run, part, plan, engines):
             return why
-    stored = [r for r in run.read_requests(cell.id) if r.kind in ("question", "canary")]
+    written = read_records(run.requests(cell.id))
+    stored = [r for r in written.records if r.kind in ("question", "canary")]
     prompts = _prompts(cell, task)
     if any(prompts.get(_asked(r)) != r.prompt_sha256 for r in stored):
         return "its task has other prompts now"
@@ -96,7 +101,7 @@ def kept_of(
     if not kept:
         return why or "nothing that was asked is proved"
     records = tuple(r for r in stored if r.request_id in kept)
-    return Kept(attempt.t0_unix, tuple(parts), records, len(stored) - len(records))
+    return Kept(attempt.t0_unix, tuple(parts), records, len(stored) - len(records), len(written.repeated))
 
 
 def _spoiled(run: RunFolder, cell: CellPlan) -> str | None:

@@ -342,11 +342,12 @@ class Sweep:
         kept = kept_of(self.run, cell, plan, task, self.launches.engines_of(plan))
         if kept is None:
             return None
-        self.told.append(
-            f"{cell.id}: gone on with, {len(kept.records)} answers are kept, {kept.again} without proof asked again"
-            if isinstance(kept, Kept)
-            else f"{cell.id}: starts over, {kept}"
-        )
+        if isinstance(kept, Kept):
+            twice = f"; lines that were there twice and count once: {kept.repeated}" if kept.repeated else ""
+            told = f"gone on with, {len(kept.records)} answers are kept, {kept.again} without proof asked again{twice}"
+        else:
+            told = f"starts over, {kept}"
+        self.told.append(f"{cell.id}: {told}")
         self.display.say(self.told[-1])
         return kept if isinstance(kept, Kept) else None
 

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from evals.errors import EvalError
 from evals.records import RequestRecord
 from evals.sink import JsonlWriter, read_jsonl, read_records
 from rig.errors import DataError
@@ -151,14 +152,17 @@ class RunFolder:
         """Why a finished cell's files are not those that its result was made from; None where they are."""
         if result.task is None:
             return None
-        asked = sum(r.kind == "question" and r.repeat == 0 for r in self.read_requests(result.cell_id))
-        judged = sum(j.repeat == 0 for j in self.read_judged(result.cell_id))
+        try:
+            asked = sum(r.kind == "question" and r.repeat == 0 for r in self.read_requests(result.cell_id))
+            judged = sum(j.repeat == 0 for j in self.read_judged(result.cell_id))
+        except (DataError, EvalError) as error:
+            return f"its files are damaged: {error}"
         if asked == judged == result.task.n:
             return None
         return f"its files are damaged: {result.task.n} questions, {asked} whole records, {judged} judged"
 
     def holes(self, result: CellResult) -> tuple[str, ...]:
-        """What of a finished cell's files is cut, or is less than its result was made from; empty where all is there.
+        """What of a finished cell's files is cut, there twice, or less than its result was made from; else empty.
 
         Pairs that are missing altogether can be made from the requests of both cells, and are no hole.
         """
@@ -171,6 +175,10 @@ class RunFolder:
             return tuple(found)
         asked, judged = self.requests(result.cell_id), self.cell(result.cell_id) / "judged.jsonl"
         found += [f"{path.name} is missing" for path in (asked, judged) if not path.is_file()]
+        if asked.is_file() and (twice := read_records(asked).repeated):
+            found.append(
+                f"{asked.name}: lines that are there twice and count once: {len(twice)}, the first is {twice[0]}"
+            )
         if asked.is_file() and judged.is_file() and (damage := self.damage(result)):
             found.append(damage)
         pairs = self.read_pairs(result.cell_id)

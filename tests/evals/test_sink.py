@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,26 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
         writer.append({"n": 1})
     with pytest.raises(DataError, match=r"x\.jsonl:2: not a record"):
         read_records(path)
+
+
+def test_a_line_that_is_there_twice_is_one_record_and_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    with JsonlWriter(path) as writer:
+        for n in (0, 1, 0, 2, 0):
+            writer.append_record(record(n))
+    found = read_records(path)
+    assert found.records == (record(0), record(1), record(2))
+    assert found.repeated == (3, 5)
+
+
+def test_two_records_of_one_request_are_damage_with_both_lines(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    with JsonlWriter(path) as writer:
+        for one in (record(0), record(1), replace(record(0), text="#### 19")):
+            writer.append_record(one)
+    with pytest.raises(DataError, match=r"x\.jsonl:3: another record of r-0 than in line 1: ") as error:
+        read_records(path)
+    assert "\n" not in str(error.value)
 
 
 def test_records_written_before_itl_was_kept_can_be_read(tmp_path: Path) -> None:

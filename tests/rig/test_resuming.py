@@ -158,10 +158,37 @@ def test_what_a_crash_of_the_machine_left_of_a_file_starts_the_cell_over(stopped
     readings = stopped.run.cell("c") / "readings.json"
     whole = readings.read_bytes()
     readings.write_bytes(left)
-    assert "what it wrote down of its counters cannot be read" in str(stopped.kept())
+    assert f"what it wrote down cannot be read: {readings}" in str(stopped.kept())
     readings.write_bytes(whole)
     (stopped.run.deployment("d") / "deployment.json").write_bytes(left)
     assert str(stopped.kept()).endswith("deployment.json is damaged")
+
+
+@pytest.mark.parametrize("name", ["cells/c/requests.jsonl", "deployments/d/legs.jsonl"])
+def test_lines_that_cannot_be_read_start_the_cell_over(stopped: Stopped, name: str) -> None:
+    stopped.write()
+    path = stopped.run.path / name
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], b"\0" * 40 + b"\n", *lines[1:]]))
+    assert str(stopped.kept()).startswith(f"what it wrote down cannot be read: {path}:2: ")
+
+
+def test_a_record_that_is_there_twice_is_kept_once(stopped: Stopped) -> None:
+    stopped.records.insert(1, stopped.records[0])
+    stopped.write()
+    path = stopped.run.requests("c")
+    whole = [stopped.records[0], *stopped.records[2:]]
+    ended = tuple(r.request_id for r in whole[:4])
+    attempt = read_attempt(stopped.run, "c")
+    assert attempt is not None
+    write_attempt(stopped.run, "c", replace(attempt, parts=(replace(attempt.parts[0], ended=ended),)))
+    kept = stopped.kept()
+    assert isinstance(kept, Kept)
+    assert list(kept.records) == whole[:4] and (kept.again, kept.repeated) == (1, 1)
+    assert kept.parts[0].ended == ended and kept.parts[0].under_way == 2
+    with JsonlWriter(path) as sink:
+        sink.append_record(replace(stopped.records[0], text="another"))
+    assert str(stopped.kept()).startswith(f"what it wrote down cannot be read: {path}:8: another record of r-")
 
 
 def test_other_prompts_start_over(stopped: Stopped) -> None:

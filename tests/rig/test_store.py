@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from evals.records import RequestRecord
+from evals.sink import JsonlWriter
 from rig.errors import DataError
 from rig.records import CellResult, Judged, JudgedCanary, Pair, Reason, RunInfo, TaskInfo, Verdict
 from rig.store import RunFolder, new_run_id, write_text
@@ -117,3 +120,16 @@ def test_files_with_fewer_rows_than_the_result_was_made_from_are_damaged(tmp_pat
     folder.write_judged("a", [])
     assert folder.damage(whole) == "its files are damaged: 2 questions, 0 whole records, 0 judged"
     assert folder.damage(result("a")) is None
+
+
+def test_files_that_cannot_be_read_are_damaged_with_the_line(
+    tmp_path: Path, make_record: Callable[..., RequestRecord]
+) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    whole = replace(result("a"), task=TaskInfo("t", "1", "p", "s", "h", 1))
+    folder.write_judged("a", [])
+    with JsonlWriter(folder.new_requests("a")) as sink:
+        for text in ("#### 1", "#### 2"):
+            sink.append_record(make_record("q", text=text))
+    where = folder.requests("a")
+    assert str(folder.damage(whole)).startswith(f"its files are damaged: {where}:2: another record of r-q than in line")

@@ -158,6 +158,16 @@ def test_a_missing_file_is_told_too(stored: RunFolder) -> None:
     assert f"{BAD}: judged.jsonl is missing" in format_report(stored, "html").partition("<main>")[0]
 
 
+def test_lines_that_are_there_twice_are_told_and_count_once(stored: RunFolder) -> None:
+    before = requests(stored)
+    path = stored.requests(BAD)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines, lines[4], lines[7]]))
+    said = f"{BAD}: requests.jsonl: lines that are there twice and count once: 2, the first is {len(lines) + 1}"
+    assert said in format_report(stored, "html").partition("<main>")[0]
+    assert requests(stored) == before
+
+
 @pytest.mark.parametrize("form", sorted(report_readers.READERS))
 def test_a_reader_would_miss_a_cell_that_is_lost(stored: RunFolder, form: str) -> None:
     """The readers of tests/cases/test_reports.py see what they look at."""
