@@ -106,6 +106,14 @@ def read_jsonl(path: Path) -> Lines:
     return Lines(tuple(rows), len(cut))
 
 
+def ends_whole(path: Path) -> bool:
+    """Whether a file ends with its last line's end; an empty one does. The rest of it is not read."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read(1) in (b"", b"\n")
+
+
 def read_records(path: Path) -> Records:
     """Records of a `requests.jsonl`. Raises DataError, naming file and line, for a line that is not one, or that is
     another record of a request than an earlier line: which of them is true, nothing tells.

@@ -121,16 +121,14 @@ def append_step_summary(markdown: str, environ: Mapping[str, str] = os.environ) 
 
 
 def _cell(folder: RunFolder, cell: CellResult) -> CellData:
-    """What a cell has on disk; one that never asked has no such files."""
-    cell_id = cell.cell_id
-    asked, judged = folder.requests(cell_id).is_file(), (folder.cell(cell_id) / "judged.jsonl").is_file()
+    files = folder.read_files(cell.cell_id)
     return CellData(
-        folder.read_requests(cell_id) if asked else (),
-        folder.read_judged(cell_id) if judged else (),
-        folder.read_pairs(cell_id),
-        folder.read_canaries(cell_id),
+        files.requests.records if files.requests else (),
+        files.judged or (),
+        files.pairs,
+        files.canaries,
         read_logs(folder, cell),
-        folder.holes(cell),
+        folder.holes(cell, files),
     )
 
 

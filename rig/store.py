@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from evals.errors import EvalError
 from evals.records import RequestRecord
-from evals.sink import JsonlWriter, read_jsonl, read_records
+from evals.sink import JsonlWriter, Records, ends_whole, read_jsonl, read_records
 from rig.errors import DataError
 from rig.records import SCHEMA, CellResult, Judged, JudgedCanary, Leg, Pair, RunInfo, RunResult
 
@@ -45,6 +46,16 @@ def new_run_id(name: str, now: datetime | None = None) -> str:
     """Sortable by time, with the sweep's name: `20260131-235959-tiny_hybrid`."""
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
     return f"{stamp}-{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}"
+
+
+@dataclass(frozen=True)
+class CellFiles:
+    """The lines of a cell's files; None of a file that is not there. `pairs` are by baseline."""
+
+    requests: Records | None
+    judged: list[Judged] | None
+    pairs: dict[str, list[Pair]]
+    canaries: list[JudgedCanary]
 
 
 class RunFolder:
@@ -153,15 +164,21 @@ class RunFolder:
         if result.task is None:
             return None
         try:
-            asked = sum(r.kind == "question" and r.repeat == 0 for r in self.read_requests(result.cell_id))
-            judged = sum(j.repeat == 0 for j in self.read_judged(result.cell_id))
+            return _damage(result.task.n, self.read_requests(result.cell_id), self.read_judged(result.cell_id))
         except (DataError, EvalError) as error:
             return f"its files are damaged: {error}"
-        if asked == judged == result.task.n:
-            return None
-        return f"its files are damaged: {result.task.n} questions, {asked} whole records, {judged} judged"
 
-    def holes(self, result: CellResult) -> tuple[str, ...]:
+    def read_files(self, cell_id: str) -> CellFiles:
+        """What a cell that is finished, or was begun, has on disk; one that never asked has no such files."""
+        asked, judged = self.requests(cell_id), self.cell(cell_id) / "judged.jsonl"
+        return CellFiles(
+            read_records(asked) if asked.is_file() else None,
+            self.read_judged(cell_id) if judged.is_file() else None,
+            self.read_pairs(cell_id),
+            self.read_canaries(cell_id),
+        )
+
+    def holes(self, result: CellResult, files: CellFiles) -> tuple[str, ...]:
         """What of a finished cell's files is cut, there twice, or less than its result was made from; else empty.
 
         Pairs that are missing altogether can be made from the requests of both cells, and are no hole.
@@ -169,22 +186,22 @@ class RunFolder:
         found = [
             f"{path.name} ends within a line: what stood behind that is lost"
             for path in sorted(self.cell(result.cell_id).glob("*.jsonl"))
-            if read_jsonl(path).cut_bytes
+            if not ends_whole(path)
         ]
         if result.task is None:
             return tuple(found)
-        asked, judged = self.requests(result.cell_id), self.cell(result.cell_id) / "judged.jsonl"
-        found += [f"{path.name} is missing" for path in (asked, judged) if not path.is_file()]
-        if asked.is_file() and (twice := read_records(asked).repeated):
-            found.append(
-                f"{asked.name}: lines that are there twice and count once: {len(twice)}, the first is {twice[0]}"
-            )
-        if asked.is_file() and judged.is_file() and (damage := self.damage(result)):
+        asked, judged = files.requests, files.judged
+        found += [
+            f"{name} is missing" for name, rows in (("requests.jsonl", asked), ("judged.jsonl", judged)) if rows is None
+        ]
+        if asked is not None and asked.repeated:
+            number, first = len(asked.repeated), asked.repeated[0]
+            found.append(f"requests.jsonl: lines that are there twice and count once: {number}, the first is {first}")
+        if asked is not None and judged is not None and (damage := _damage(result.task.n, asked.records, judged)):
             found.append(damage)
-        pairs = self.read_pairs(result.cell_id)
         for comparison in result.comparisons:
-            first = sum(pair.repeat == 0 for pair in pairs.get(comparison.baseline, ()))
-            if comparison.baseline in pairs and first < comparison.n:
+            first = sum(pair.repeat == 0 for pair in files.pairs.get(comparison.baseline, ()))
+            if comparison.baseline in files.pairs and first < comparison.n:
                 found.append(f"pairs with {comparison.baseline}: {first} of {comparison.n} are there")
         return tuple(found)
 
@@ -206,6 +223,14 @@ class RunFolder:
         ids = [path.parent.name for path in self.path.glob("cells/*/cell.json")]
         results = [self.read_cell(i) for i in sorted(ids, key=lambda i: (order.get(i, len(order)), i))]
         return RunResult(info, tuple(r for r in results if r is not None), tuple(rows))
+
+
+def _damage(questions: int, records: Iterable[RequestRecord], judged: Iterable[Judged]) -> str | None:
+    asked = sum(r.kind == "question" and r.repeat == 0 for r in records)
+    scored = sum(j.repeat == 0 for j in judged)
+    if asked == scored == questions:
+        return None
+    return f"its files are damaged: {questions} questions, {asked} whole records, {scored} judged"
 
 
 def as_json(value: object) -> object:

@@ -8,7 +8,7 @@ import pytest
 
 from evals.errors import DataError
 from evals.records import RequestError, RequestRecord
-from evals.sink import JsonlWriter, read_jsonl, read_records
+from evals.sink import JsonlWriter, ends_whole, read_jsonl, read_records
 
 
 def record(n: int) -> RequestRecord:
@@ -66,6 +66,7 @@ def test_a_cut_last_line_is_told_and_taken_off(tmp_path: Path, whole: int, cut: 
     path.write_bytes(b'{"n":0}\n' * whole + cut)
     lines = read_jsonl(path)
     assert (len(lines.rows), lines.cut_bytes) == (whole, len(cut))
+    assert ends_whole(path) == (not cut)
     with JsonlWriter(path) as writer:
         assert writer.removed_bytes == len(cut)
         writer.append({"n": 5})

@@ -19,7 +19,7 @@ import report_readers
 
 import rig
 from rig.report.table import format_table
-from rig.reporting import format_report, format_trend
+from rig.reporting import format_report, format_trend, read_data
 from rig.store import RunFolder
 
 HERE = Path(__file__).parent
@@ -110,11 +110,20 @@ def test_the_same_run_gives_the_same_page(stored: RunFolder) -> None:
 
 
 def test_a_whole_run_has_no_holes(stored: RunFolder) -> None:
-    assert [hole for cell in stored.read().cells for hole in stored.holes(cell)] == []
+    assert [h for cell in stored.read().cells for h in stored.holes(cell, stored.read_files(cell.cell_id))] == []
     assert 'class="holes"' not in format_report(stored, "html")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rig.load_run(stored.path)
+
+
+def test_each_file_of_requests_is_read_once_for_a_report(stored: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    whole = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or whole(path))
+    read_data(stored)
+    lines = [path for path in read if path.suffix == ".jsonl"]
+    assert stored.requests(BAD) in lines and len(lines) == len(set(lines))
 
 
 def cut(path: Path, lines: float) -> None:
