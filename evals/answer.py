@@ -123,6 +123,10 @@ class Answer:
         if usage := data.get("usage"):
             self._add_usage(usage)
 
+    def no_events(self, first: bytes, kind: str) -> BadAnswer:
+        """What is said of an answer that begins with `first`, of content type `kind`, where events were to come."""
+        return self._bad(f"asked for a stream of events, got {kind or 'a body without a type'}", first)
+
     def check(self, streamed: bool) -> None:
         """Raises BadAnswer for a stream without its end mark and for an answer without text."""
         if streamed and not self.ended:

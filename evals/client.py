@@ -19,6 +19,7 @@ from evals.errors import BadTarget
 from evals.records import ErrorClass, ErrorLeg, Kind, RequestError, RequestRecord
 from evals.session import Session, header, request_head
 from evals.sse import SseParser
+from proxy.stream import begins_as_events
 from proxy.wire import Connection, Lost, NotHttp, Pool
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
@@ -29,6 +30,9 @@ DECODE_HEADER = "x-pdrig-decode"
 
 END_OF_STREAM_S = 1.0
 """How long the end of the body may follow the end mark before the connection is given up."""
+
+FIRST_BYTES = 200
+"""So much of a body that should be events is kept until the first one, to tell what it is instead."""
 
 STOOD_STILL_S = 2.0
 """A limit that is noticed so much later says that this process got no turn: it cannot tell whose answer was late."""
@@ -294,7 +298,7 @@ class _Exchange:
             self._answer.leg = "decode"
         kind = (header(connection, "content-type") or "").partition(";")[0].strip().lower()
         if stream and kind != "application/json":
-            await self._read_stream(connection, first)
+            await self._read_stream(connection, first, kind)
             return
         whole = await self._read_all(connection, first)
         self.watch.answered(asyncio.get_running_loop().time())
@@ -302,18 +306,24 @@ class _Exchange:
         if stream:
             raise BadAnswer(RequestError(self._leg, "bad_response", "asked for a stream, got one JSON object"))
 
-    async def _read_stream(self, connection: Connection, chunk: bytes) -> None:
+    async def _read_stream(self, connection: Connection, chunk: bytes, kind: str) -> None:
         answer, watch, now = self._answer, self.watch, asyncio.get_running_loop().time
         feed = SseParser().feed
+        first, begun = b"", False
         while chunk:
             moment = now()
             watch.arrived(moment)
-            for data in feed(chunk):
+            events = feed(chunk)
+            if not begun:
+                first, begun = (first + chunk)[:FIRST_BYTES], bool(events)
+            for data in events:
                 if not answer.done:
                     answer.add_event(data, moment)
             if answer.done and watch.answered_at is None:
                 watch.answered(moment)
             chunk = await connection.read()
+        if not begun and not begins_as_events(first):
+            raise answer.no_events(first, kind)
 
     async def _read_all(self, connection: Connection, chunk: bytes) -> bytes:
         parts = []

@@ -193,7 +193,7 @@ class HandoffRoute:
                     await self._start_stream(exchange, reply, send)
                 await _body(send, out, more=True)
             if not (scanner.done or scanner.error):
-                raise LegError("decode", "stream_cut", f"{line.instance.name} ended its stream without [DONE]")
+                raise _no_end(line, reply.first)
         except LegError as error:
             if not (scanner.done or scanner.error):
                 if exchange.started and (rest := scanner.break_event()):
@@ -281,6 +281,14 @@ def _refusing(line: LegLine, status: int, error: LegError) -> LegError:
     assert error.answer is not None
     message = f"{line.instance.name} ({line.instance.url}): {answer_message(status, error.answer.body)}"
     return LegError(error.leg, error.error_class, message, error.answer)
+
+
+def _no_end(line: LegLine, first: bytes) -> LegError:
+    """Why an answer that was to be a stream has no end mark; `first` are its first bytes."""
+    name = line.instance.name
+    if stream.begins_as_events(first):
+        return LegError("decode", "stream_cut", f"{name} ended its stream without [DONE]")
+    return LegError("decode", "bad_response", f"{name} answered 200 with {first[:120]!r} in place of a stream")
 
 
 def _engine_id(body: bytes) -> str | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import orjson
 
 END_MARK = b"data: [DONE]"
+FIELDS = (b"data", b"event", b"id", b"retry", b"")
+"""What the lines of a stream of events begin with; a comment has a colon alone."""
 
 
 class StreamScanner:
@@ -75,6 +77,15 @@ class StreamScanner:
 def _ends_with_mark(chunk: bytes) -> bool:
     rest = chunk.rstrip()
     return rest.endswith(END_MARK) and (len(rest) == len(END_MARK) or rest[-len(END_MARK) - 1 :][:1] in b"\r\n")
+
+
+def begins_as_events(body: bytes) -> bool:
+    """Whether the first bytes of a body are those of a stream of events, or too few to tell."""
+    line, ended, _ = body.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n").partition(b"\n")
+    name, colon, _ = line.partition(b":")
+    if colon or ended:
+        return name.rstrip(b"\r") in FIELDS
+    return any(field.startswith(name) for field in FIELDS)
 
 
 def error_message(data: object) -> str | None:

@@ -312,6 +312,37 @@ async def test_one_object_instead_of_a_stream_is_a_bad_response(ask: Any, server
     assert failure(await ask(server.url)) == ("decode", "bad_response")
 
 
+PAGE = b"<!DOCTYPE html>\n<html>\n\n<body>503 upstream: none</body></html>\n"
+OBJECT = b'{"choices": [{"text": "18", "finish_reason": "stop"}]}'
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/event-stream", "text/plain; charset=utf-8"])
+@pytest.mark.parametrize("body", [PAGE, OBJECT, OBJECT.replace(b", ", b",\n\n"), b"idle"])
+@pytest.mark.parametrize("bytewise", [False, True])
+async def test_a_body_without_events_where_a_stream_was_asked_for_is_a_bad_response(
+    ask: Any, server: Any, body: bytes, kind: str, bytewise: bool
+) -> None:
+    async def behave(call: Any) -> None:
+        await call.head(kind=kind)
+        for part in [body[i : i + 1] for i in range(len(body))] if bytewise else [body]:
+            await call.chunk(part)
+        await call.end()
+
+    server.behave = behave
+    record = await ask(server.url)
+    assert failure(record) == ("decode", "bad_response")
+    shown = " ".join(body.decode().split())
+    assert record.error.message == f"asked for a stream of events, got {kind.partition(';')[0]}: {shown}"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"da", b"\xef\xbb\xbfdata: {", b": ping\n\n", b"event: x\r\nid:", b"\n\nretry: 5\n"]
+)
+async def test_a_stream_that_ends_before_its_first_event_is_cut(ask: Any, server: Any, body: bytes) -> None:
+    server.behave = lambda call: call.whole(body, kind="text/event-stream")
+    assert failure(await ask(server.url)) == ("decode", "stream_cut")
+
+
 async def test_what_is_not_http_is_a_bad_response(ask: Any, server: Any) -> None:
     async def behave(call: Any) -> None:
         await call.send(b"220 smtp ready\r\n\r\n")

@@ -195,6 +195,22 @@ async def test_case_15_a_stream_that_is_cut(pd: Any, play: Any, how: str) -> Non
     assert (await pd.legs())[-1]["error"]["class"] == "stream_cut"
 
 
+@pytest.mark.parametrize("body", [b"<html>\n<p>nginx</p>\n</html>\n", b'{"choices": []}'])
+async def test_a_body_that_is_no_stream_of_events_is_a_bad_response(pd: Any, play: Any, body: bytes) -> None:
+    async def page(engine: Any, request: web.Request, _: Any) -> web.StreamResponse:
+        response = await play.begin_stream(request)
+        await response.write(body)
+        return response
+
+    pd.decode[0].behave = page
+    async with pd.post(stream=True) as answer:
+        said = await answer.text()
+    assert json.loads(said[said.index('{"error"') :])["error"]["class"] == "bad_response"
+    error = (await pd.legs())[-1]["error"]
+    assert (error["leg"], error["class"]) == ("decode", "bad_response")
+    assert f"answered 200 with {body[:120]!r} in place of a stream" in error["message"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_case_15_a_connection_closed_before_any_byte(pd: Any, play: Any, stream: bool) -> None:
     async def slam(engine: Any, request: web.Request, body: Any) -> web.StreamResponse:
