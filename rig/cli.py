@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -240,6 +241,7 @@ def main(argv: list[str] | None = None) -> None:
     A fault of the program itself is a traceback, and like all that could not be judged exit code 3: 1 is a regression.
     """
     code: Any
+    said = ""
     try:
         code = cli.main(args=argv, prog_name="pdrig", standalone_mode=False)
     except SystemExit as done:
@@ -247,26 +249,23 @@ def main(argv: list[str] | None = None) -> None:
     except click.exceptions.Exit as done:
         code = done.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("pdrig: interrupted", err=True)
-        code = Interrupted.exit_code
+        said, code = "pdrig: interrupted", Interrupted.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        code = UsageError.exit_code
+        said, code = error.format_message(), UsageError.exit_code
     except click.ClickException as error:
-        click.echo(f"pdrig: {error.format_message()}", err=True)
-        code = UsageError.exit_code
+        said, code = f"pdrig: {error.format_message()}", UsageError.exit_code
     except EvalError as error:
-        click.echo(f"pdrig: {error}", err=True)
-        code = UsageError.exit_code
+        said, code = f"pdrig: {error}", UsageError.exit_code
     except (RigError, ProxyError) as error:
-        click.echo(f"pdrig: {error}", err=True)
-        code = error.exit_code
+        said, code = f"pdrig: {error}", error.exit_code
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"pdrig: {where}{error.strerror or error}", err=True)
-        code = RigError.exit_code
+        said, code = f"pdrig: {where}{error.strerror or error}", RigError.exit_code
     except Exception:
-        traceback.print_exc()
-        code = RigError.exit_code
+        said, code = traceback.format_exc().rstrip(), RigError.exit_code
+    if said:
+        # Where that cannot be said, the exit code still tells.
+        with suppress(OSError):
+            click.echo(said, err=True)
     let_go_of_lost_readers()
     sys.exit(code if isinstance(code, int) else 0)

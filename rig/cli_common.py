@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from rig.ending import ending
 from rig.errors import Interrupted
+from rig.readers import may_leave
 
 T = TypeVar("T")
 
@@ -39,17 +40,17 @@ def planned_sweep(config: Path, *, parallel: int | None = None, **options: Any) 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
     """For what is printed before an exit code: that is told also where nobody reads any more (`pdrig ... | head`)."""
-    with suppress(BrokenPipeError):
+    with may_leave():
         yield
         sys.stdout.flush()
 
 
 def let_go_of_lost_readers() -> None:
     """What is still to be written to a reader that left is dropped; else Python ends with a code of its own, 120."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
-        except BrokenPipeError:
+        except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -74,12 +75,12 @@ def machine_held(planned: Any, earlier: Any = None) -> Iterator[Callable[[Path],
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; SIGINT and SIGTERM cancel the work, which then cleans up. Raises Interrupted."""
+    """Run to the end; a signal that ends the rig cancels the work, which then cleans up. Raises Interrupted."""
 
     async def main() -> T:
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending():
             loop.add_signal_handler(number, task.cancel)
         return await task
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TextIO
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from rig.readers import Lasting
 from rig.records import Outcome
 
 PLAIN_INTERVAL_S = 10.0
@@ -48,12 +49,12 @@ class Display(AbstractContextManager["Display"]):
     """Where a sweep says how far it is."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
+        self._stream = cast(TextIO, Lasting(stream))
         self._clock = clock
         self._live: Progress | None = None
         if stream.isatty():
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn())
-            self._live = Progress(*columns, console=Console(file=stream), transient=True)
+            self._live = Progress(*columns, console=Console(file=self._stream), transient=True)
         self._bars: dict[str, TaskID] = {}
         self._tallies: dict[str, Tally] = {}
         self._last_line: dict[str, float] = {}
@@ -72,9 +73,7 @@ class Display(AbstractContextManager["Display"]):
         if self._live:
             self._live.console.print(text, markup=False, highlight=False)
         else:
-            # A reader that left (`2>&1 | head`) is no reason to end a sweep.
-            with suppress(BrokenPipeError):
-                print(text, file=self._stream, flush=True)
+            print(text, file=self._stream, flush=True)
 
     def server(self, name: str, phase: str, text: str) -> None:
         """How far a server is: `decode-0: loading, Loading safetensors ...`."""

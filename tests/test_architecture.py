@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = [
-    {"errors", "records", "planned", "secrets", "stats", "series", "faults", "matching", "compared"},
+    {"errors", "records", "planned", "secrets", "stats", "series", "faults", "matching", "compared"}
+    | {"ending", "readers"},
     {
         "metrics",
         "judge",

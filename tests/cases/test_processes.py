@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+TERMINAL = str(Path(__file__).parents[1] / "support" / "terminal.py")
 SLOW = {"ms_per_token": 12}
 """Answers of a third of a second, so that there is time to strike within an evaluation."""
 
@@ -37,6 +39,8 @@ def stories(kit: Any, start_sweep: Any) -> Iterator[dict[str, Future[Any]]]:
             "engine": pool.submit(kill_decode, kit, start_sweep),
             "SIGINT": pool.submit(interrupt, kit, start_sweep, signal.SIGINT),
             "SIGTERM": pool.submit(interrupt, kit, start_sweep, signal.SIGTERM),
+            "SIGHUP": pool.submit(interrupt, kit, start_sweep, signal.SIGHUP),
+            "terminal": pool.submit(interrupt, kit, start_sweep, signal.SIGHUP, sys.executable, TERMINAL),
             "rig": pool.submit(kill_rig, kit, start_sweep),
         }
 
@@ -52,8 +56,8 @@ def kill_decode(kit: Any, start_sweep: Any) -> Any:
     return running.finish()
 
 
-def interrupt(kit: Any, start_sweep: Any, number: signal.Signals) -> Any:
-    running = start_sweep({**kit.template(sim=SLOW), "baseline": "none"})
+def interrupt(kit: Any, start_sweep: Any, number: signal.Signals, *before: str) -> Any:
+    running = start_sweep({**kit.template(sim=SLOW), "baseline": "none"}, before=before)
     kit.wait(lambda: len(running.records_so_far("pd")) >= 8, running.process)
     running.process.send_signal(number)
     return running.finish()
@@ -95,11 +99,12 @@ def test_decode_killed_within_the_evaluation(stories: Any) -> None:
     assert killed.code == 3 and "failed" in killed.out
 
 
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
-def test_an_interrupted_sweep(stories: Any, number: str) -> None:
-    ended = stories[number].result()
-    assert ended.code == 130 and ended.out == "", "no table that could be taken for a result"
-    assert "pdrig: interrupted; what was finished is on disk" in ended.err
+@pytest.mark.parametrize("by", ["SIGINT", "SIGTERM", "SIGHUP", "terminal"])
+def test_an_interrupted_sweep(stories: Any, by: str) -> None:
+    ended = stories[by].result()
+    assert ended.code == 130 and "verdict" not in ended.out, "no table that could be taken for a result"
+    # Where the terminal is gone nobody can be told.
+    assert "pdrig: interrupted; what was finished is on disk" in ended.err or by == "terminal"
     cell = ended.cells["none"]
     assert (cell.result["status"], cell.result["verdict"]) == ("interrupted", None)
     assert set(cell.errors().values()) <= {("client", "cancelled")} and len(cell.records) < 40

@@ -93,6 +93,12 @@ def test_nothing_that_nobody_reads_is_a_regression() -> None:
     assert (done.returncode, done.stderr) == (3, "")
 
 
+@pytest.mark.parametrize("stream", ["2>/dev/full", "2>&-", ">/dev/full 2>&1"])
+def test_what_cannot_be_said_on_standard_error_is_no_regression(stream: str) -> None:
+    command = f'exec "$0" -m rig plan no-such-file.yaml {stream}'
+    assert subprocess.run(["sh", "-c", command, sys.executable], stdout=subprocess.DEVNULL).returncode == 2
+
+
 def test_a_fault_of_the_program_is_no_regression_either() -> None:
     change = "def fail(*given): raise KeyError('x')\nimport rig.cli_sweep; rig.cli_sweep.run_sweep = fail"
     done = ended(SWEEP, change, "none")

@@ -1,8 +1,14 @@
-"""Plain lines where there is no terminal: bounded in number, and true."""
+"""Plain lines where there is no terminal: bounded in number, and true. Nobody has to stay to read them."""
 
 from __future__ import annotations
 
 import io
+import os
+import pty
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from rig.progress import PLAIN_INTERVAL_S, Display, Tally
 
@@ -43,3 +49,44 @@ def test_plain_lines_come_at_intervals_and_at_the_end() -> None:
     assert lines[1].startswith("  cell a: 2/3, accuracy 0.500")
     assert lines[2].startswith("  cell a: 3/3, accuracy 0.667")
     assert len(lines) == 3
+
+
+def closed_terminal() -> tuple[int, Callable[[], None]]:
+    window, terminal = pty.openpty()
+    return terminal, lambda: os.close(window)
+
+
+def closed_pipe() -> tuple[int, Callable[[], None]]:
+    read, write = os.pipe()
+    return write, lambda: os.close(read)
+
+
+@pytest.mark.parametrize("opened", [closed_terminal, closed_pipe])
+def test_a_reader_that_leaves_is_no_reason_to_end(opened: Callable[[], tuple[int, Callable[[], None]]]) -> None:
+    end, leave = opened()
+    # Closing it would write what is left to nobody once more.
+    stream = os.fdopen(end, "w", closefd=False)
+    try:
+        with Display(stream) as display:
+            display.say("somebody is there")
+            leave()
+            display.say("nobody is")
+            display.server("decode-0", "loading", "weights")
+            display.evaluation("cell a", 1)
+            display.answered("cell a", "correct")
+            display.server("decode-0", "stopped", "")
+            display.evaluated("cell a")
+        with pytest.raises(OSError):
+            stream.flush()
+    finally:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), end)
+        stream.close()
+        os.close(end)
+
+
+def test_a_full_disk_is_no_reader_that_left() -> None:
+    with Path("/dev/full").open("w") as full, pytest.raises(OSError, match="No space left"):
+        try:
+            Display(full).say("a line")
+        finally:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
