@@ -16,6 +16,9 @@ WITHOUT_LEGS = (
     "request took, and on which leg one failed, is not known"
 )
 
+LEFT_OUT = "cell.json: evidence.counters"
+"""Where it stands which servers a router gave no request."""
+
 
 def deltas(before: Sequence[Reading], after: Sequence[Reading]) -> dict[str, dict[str, float | None]]:
     """Per instance, what each series grew by; None where it is missing on either side or went backwards."""
@@ -106,11 +109,16 @@ def _counted_alone(
     elif generated < written:
         text = f"decode generated {generated} tokens, the answers have {written}: some were not written by decode"
         findings.append(Finding("transfer", text, "counters", "invalid"))
+    return [*findings, *(left_out(delta) if answered else ())]
+
+
+def left_out(delta: Mapping[str, Mapping[str, float | None]]) -> list[Finding]:
+    """The servers on which no request ended, where there are any."""
     idle = [name for name in sorted(delta) if delta[name][c.SUCCESS] == 0]
-    if answered and idle:
-        text = f"the router left out {', '.join(idle)}: no request ended there, so nothing here speaks of it"
-        findings.append(Finding("transfer", text, "counters"))
-    return findings
+    if not idle:
+        return []
+    text = f"the router left out {', '.join(idle)}: no request ended there, so nothing here speaks of it"
+    return [Finding("transfer", text, LEFT_OUT)]
 
 
 def _strangers(legs: Iterable[Leg]) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from evals.records import RequestRecord
+from rig.evidence_common import LEFT_OUT, left_out
 from rig.records import Evidence, Finding, Leg
 from rig.series import GAUGES
 
@@ -17,6 +18,15 @@ def together(parts: Sequence[Evidence]) -> Evidence:
     if len(parts) == 1:
         return parts[0]
     exercised = [part.pd_exercised for part in parts]
+    counters = {
+        instance: {name: _grown(parts, instance, name) for name in series}
+        for instance, series in parts[-1].counters.items()
+    }
+    findings = dict.fromkeys(finding for part in parts for finding in part.findings)
+    noted = [finding for finding in findings if finding.source != LEFT_OUT]
+    if len(noted) < len(findings):
+        # One that had its turn in another part was not left out.
+        noted += left_out(counters)
     return Evidence(
         pd_exercised=None if None in exercised else all(exercised),
         transfers=_sum(part.transfers for part in parts),
@@ -25,11 +35,8 @@ def together(parts: Sequence[Evidence]) -> Evidence:
         local_tokens=_sum(part.local_tokens for part in parts),
         failed=_sum(part.failed for part in parts),
         expired=_sum(part.expired for part in parts),
-        findings=tuple(dict.fromkeys(finding for part in parts for finding in part.findings)),
-        counters={
-            instance: {name: _grown(parts, instance, name) for name in series}
-            for instance, series in parts[-1].counters.items()
-        },
+        findings=tuple(noted),
+        counters=counters,
     )
 
 

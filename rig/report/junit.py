@@ -70,12 +70,13 @@ def _case(run: RunResult, cell: CellResult, strict: bool, logs: Sequence[LogTail
         facts |= {f"change from {c.baseline}": rows.change_text(c) for c in cell.comparisons}
     _properties(case, {**{name: rows.label_text(v) for name, v in cell.labels.items()}, **facts})
     reasons = looks.reason_texts(cell, run.cells)
+    noted = [f"transfer: {text}"] if (text := rows.left_out_text(cell)) else []
     if tag := result_tag(state, strict):
         reasons = reasons or ["This cell has no verdict: it was not finished."]
         said = ElementTree.SubElement(case, tag, {"message": _clean(reasons[0]), "type": state})
-        said.text = _clean("\n".join([*reasons, "", f"Run it again: {reproduce(run, cell)}"]))
-    elif reasons:
-        ElementTree.SubElement(case, "system-out").text = _clean("\n".join(reasons))
+        said.text = _clean("\n".join([*reasons, *noted, "", f"Run it again: {reproduce(run, cell)}"]))
+    elif reasons or noted:
+        ElementTree.SubElement(case, "system-out").text = _clean("\n".join([*reasons, *noted]))
     if tails := decisive(cell, logs):
         ends = "\n\n".join("\n".join([log.title, *log.lines]) for log in tails)
         ElementTree.SubElement(case, "system-err").text = _clean(ends)

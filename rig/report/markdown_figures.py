@@ -86,6 +86,12 @@ def resumed(cells: Sequence[CellResult]) -> str:
     return "### Resumed\n\n" + "\n".join(lines) if lines else ""
 
 
+def left_out(cells: Sequence[CellResult]) -> str:
+    """Cells of which a router left a server out."""
+    lines = [f"- {code(c.cell_id)}: {inline(text)}." for c in cells if (text := rows.left_out_text(c))]
+    return "### Left out\n\n" + "\n".join(lines) if lines else ""
+
+
 def figures(cells: Sequence[CellResult]) -> str:
     """Every cell's figures, folded away."""
     names = Column("cell", tuple(c.cell_id for c in cells))

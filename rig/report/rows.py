@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rig.evidence_common import LEFT_OUT
 from rig.labels import MISSING as MISSING
 from rig.labels import label_text as label_text
 from rig.metrics import error_texts
@@ -310,6 +311,12 @@ def resumed_text(cell: CellResult) -> str | None:
         f"{cell.resumed.kept} records are from before, {cell.resumed.again} questions were asked again; latencies and "
         "throughput are of what was asked after"
     )
+
+
+def left_out_text(cell: CellResult) -> str | None:
+    """The servers that are known to have got no request from a router; None where there are none."""
+    found = cell.evidence.findings if cell.evidence else ()
+    return next((finding.text for finding in found if finding.source == LEFT_OUT), None)
 
 
 def flat(reference: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

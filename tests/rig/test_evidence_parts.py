@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from evals.records import RequestError, RequestRecord
 from rig import evidence
 from rig import series as c
+from rig.evidence_common import left_out
 from rig.evidence_parts import about, together, unprovable, with_legs
 from rig.records import Evidence, Finding, Leg
 from rig.series import Reading
@@ -90,6 +91,18 @@ def test_sums_of_parts() -> None:
     assert whole.findings == (note,)
     assert whole.counters == {"d": {"n": 7.0, c.RUNNING: 0.0, "m": None}}
     assert together([one]) is one
+
+
+def test_a_server_that_had_its_turn_in_another_part_was_not_left_out() -> None:
+    def part(first: float, second: float) -> Evidence:
+        counters = {"decode-0": {c.SUCCESS: first}, "decode-1": {c.SUCCESS: second}}
+        return Evidence(True, findings=tuple(left_out(counters)), counters=counters)
+
+    assert [f.text for f in together([part(2, 0), part(1, 0)]).findings] == [
+        "the router left out decode-1: no request ended there, so nothing here speaks of it"
+    ]
+    assert part(2, 0).findings and together([part(2, 0), part(0, 3)]).findings == ()
+    assert together([part(2, 0), part(1, 1)]).findings == ()
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=20), st.integers(0, 200))

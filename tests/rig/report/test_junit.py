@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rig.records import CellResult, Group, Groups, Reason, Resumed, RunInfo, RunResult, Verdict
+from rig.evidence_common import LEFT_OUT
+from rig.records import CellResult, Evidence, Finding, Group, Groups, Reason, Resumed, RunInfo, RunResult, Verdict
 from rig.report.junit import format_junit, result_tag
 from rig.report.logs import LogTail
 
@@ -98,3 +99,12 @@ def test_what_was_resumed_and_groups_are_properties(every_state: RunResult) -> N
     told = {p.get("name"): p.get("value") for p in case.iter("property")}
     assert str(told["resumed"]).startswith("12 records are from before, 3 questions were asked again")
     assert told["groups"] == "by depth: 0 % 38/40"
+
+
+def test_a_server_that_a_router_left_out_is_in_the_text_whatever_came_of_the_cell(every_state: RunResult) -> None:
+    text = "the router left out decode-1: no request ended there"
+    proof = Evidence(True, findings=(Finding("transfer", text, LEFT_OUT),))
+    cells = [replace(cell, evidence=proof) for cell in every_state.cells]
+    cases = list(ElementTree.fromstring(format_junit(replace(every_state, cells=tuple(cells)))).iter("testcase"))
+    said = ["".join(case.itertext()) for case in cases]
+    assert len(said) == 11 and all(f"transfer: {text}" in one for one in said)

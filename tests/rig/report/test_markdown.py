@@ -13,11 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from rig.evidence_common import LEFT_OUT
 from rig.records import (
     Canaries,
     CellResult,
     Comparison,
     Evidence,
+    Finding,
     Ratio,
     Reason,
     Resumed,
@@ -162,6 +164,14 @@ def test_the_first_line_is_the_verdict_in_words(sweep: RunResult) -> None:
         "**Not decided:** `pd-1-2-off` (accuracy), `pd-2-2-off` (accuracy). "
         "**2 cells are shown to be no worse than the baseline by the margin.** Failed as expected: `pd-2-1-off`."
     )
+
+
+def test_a_server_that_a_router_left_out_is_told_of_a_cell_that_passed(sweep: RunResult) -> None:
+    proof = replace(SOUND, findings=(Finding("transfer", "the router left out decode_1: nothing ended", LEFT_OUT),))
+    cells = tuple(replace(c, evidence=proof) if c.cell_id == "pd-1-1-on" else c for c in sweep.cells)
+    text = format_markdown(replace(sweep, cells=cells), "x")
+    said = "### Left out\n\n- `pd-1-1-on`: the router left out decode\\_1: nothing ended.\n\n"
+    assert said in text and "### Left out" not in format_markdown(sweep, "x")
 
 
 def test_headlines(run: RunResult) -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rig.evidence_common import LEFT_OUT
 from rig.metrics import METRIC_FORMULAS
-from rig.records import CellResult, Comparison, Counts, RunResult
+from rig.records import CellResult, Comparison, Counts, Evidence, Finding, RunResult
 from rig.report import looks, rows
 from rig.report.table import format_table
 
@@ -60,6 +61,14 @@ def test_retries_and_errors_are_told_by_leg(run: RunResult) -> None:
     cells = (run.cells[0], replace(run.cells[1], retried=2, counts=counts), *run.cells[3:])
     expected = "pd-off: 400 questions; 2 took more than one attempt to connect; errors: decode reset 2, prefill reset 1"
     assert " ".join(block(format_table(replace(run, cells=cells), "x"), "Requests").split()) == f"Requests {expected}"
+
+
+def test_a_server_that_a_router_left_out_is_told_of_a_baseline_too(run: RunResult) -> None:
+    proof = Evidence(True, findings=(Finding("transfer", "the router left out decode-1: nothing ended", LEFT_OUT),))
+    cells = (replace(run.cells[0], evidence=proof), *run.cells[1:])
+    text = format_table(replace(run, cells=cells), "x")
+    assert block(text, "Left out").splitlines()[1:] == ["  mono: the router left out decode-1: nothing ended"]
+    assert "Left out" not in format_table(run, "x")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
