@@ -86,7 +86,7 @@ def plan(config: Path, cell_glob: str | None, gpus: int | None, parallel: int | 
 @click.option("--out", type=PATH, default=Path("results/runs"), show_default=True, help="Where runs are written.")
 @click.option("--resume", type=PATH, metavar="RUN", help="Go on with this run: cells that are finished are kept.")
 @click.option("--limit", type=click.IntRange(1), help="Ask at most so many questions in each cell.")
-@click.option("--strict", is_flag=True, help="A cell that is undecided or has no baseline is not green: exit 3.")
+@click.option("--strict", is_flag=True, help="A cell that is undecided, or lacks a baseline, is not green: exit 3.")
 @PARALLEL
 def sweep(
     config: Path,
@@ -119,7 +119,7 @@ def sweep(
 @click.option("--format", "form", type=click.Choice(["table", "md", "html", "junit", "csv"]), default="table")
 @click.option("--history", is_flag=True, help="The trend of each cell over the runs in RUN's folder, or over several.")
 @click.option("--out", type=PATH, metavar="FILE", help="Write it there in place of standard output.")
-@click.option("--strict", is_flag=True, help="JUnit: a cell that is undecided or has no baseline is a failure.")
+@click.option("--strict", is_flag=True, help="JUnit: a cell that is undecided, or lacks a baseline, is a failure.")
 def report(runs: tuple[Path, ...], form: str, history: bool, out: Path | None, strict: bool) -> None:
     """Print the report of a stored RUN, or write it to a file.
 

@@ -234,6 +234,7 @@ class CellResult:
     Others are held against an `is_baseline`;
     `noise_floor` is one held against itself, asked again in another order. `rerun_of` names the red cell
     that this one repeats on fresh servers. `block_size` is in tokens, as the engine's metrics told it.
+    `missing_baseline` says why no stored baseline could be had that was asked for, where the verdict does without.
     """
 
     cell_id: str
@@ -264,6 +265,7 @@ class CellResult:
     verdict: Verdict | None = None
     failure: str | None = None
     is_baseline: bool = False
+    missing_baseline: str | None = None
     rerun_of: str | None = None
     resumed: Resumed | None = None
     schema: int = SCHEMA

@@ -318,22 +318,21 @@ class Sweep:
         finished = await cells.run_cell(
             cell, deployment, name, task, baselines, self.run, self.display, self.tests_planned, kept
         )
-        unfit = self.shelf.nearest(cell, asked)
-        if not baselines:
-            finished = self._without_baseline(finished, unfit)
-        elif unfit is not None:
-            self.told.append(f"{cell.id}: held against no stored baseline. {unfit.text}")
-            self.display.say(self.told[-1])
+        if (why := self.shelf.nearest(cell, asked)) is not None:
+            finished = self._without_stored(finished, why)
         self.finished[cell.id] = finished
         self.display.say(f"{cell.id}: {in_a_line(finished.result)}")
         return self._state(cell.id) in HEALTHY
 
-    def _without_baseline(self, finished: cells.Finished, why: Reason | None) -> cells.Finished:
-        """Say why no stored baseline fits, where one was wanted."""
-        verdict = finished.result.verdict
-        if why is None or verdict is None:
-            return finished
-        result = replace(finished.result, verdict=replace(verdict, reasons=(*verdict.reasons, why)))
+    def _without_stored(self, finished: cells.Finished, why: Reason) -> cells.Finished:
+        """Write down why no stored baseline fits that was asked for: among the reasons where there is no other."""
+        result, verdict = finished.result, finished.result.verdict
+        if verdict is not None and verdict.state == "no_baseline":
+            result = replace(result, verdict=replace(verdict, reasons=(*verdict.reasons, why)))
+        else:
+            result = replace(result, missing_baseline=why.text)
+            self.told.append(f"{result.cell_id}: held against no stored baseline. {why.text}")
+            self.display.say(self.told[-1])
         self.run.write_cell(result)
         return replace(finished, result=result)
 

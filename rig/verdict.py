@@ -157,13 +157,16 @@ def _measure(result: CellResult) -> bool:
 def exit_code(results: Sequence[CellResult], strict: bool = False) -> int:
     """0 all as expected; 1 a `regression` or `xpass`; 3 a cell that could not be judged. 1 wins over 3.
 
-    Under `strict`, `no_baseline` and `inconclusive` count as not judged. The repetition of a red cell does not count.
+    Under `strict`, `no_baseline` and `inconclusive` count as not judged, and so does any state without a stored
+    baseline that was asked for. The repetition of a red cell does not count.
     """
-    names = {state_name(result) for result in results if result.rerun_of is None}
+    counted = [result for result in results if result.rerun_of is None]
+    names = {state_name(result) for result in counted}
     if names & BAD_STATES:
         return 1
-    unjudged = UNJUDGED_STATES | {"not judged"} | (OPEN_STATES if strict else frozenset())
-    return 3 if names & unjudged else 0
+    if names & (UNJUDGED_STATES | {"not judged"}):
+        return 3
+    return 3 if strict and (names & OPEN_STATES or any(result.missing_baseline for result in counted)) else 0
 
 
 def states_text(results: Sequence[CellResult]) -> str:

@@ -85,6 +85,8 @@ def _facts(cell: CellResult) -> str:
         facts["accuracy by group"] = told
     if told := rows.resumed_text(cell):
         facts["resumed"] = told
+    if cell.missing_baseline:
+        facts["stored baseline"] = f"none was held against it: {cell.missing_baseline}"
     if t := cell.throughput:
         facts |= {"requests/s": rows.number(t.requests_per_s), "output tokens/s": rows.number(t.output_tokens_per_s)}
         facts["duration"] = f"{t.duration_s:.1f} s"

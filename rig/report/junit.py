@@ -22,9 +22,9 @@ def format_junit(run: RunResult, strict: bool = False, logs: Mapping[str, Sequen
     """One suite. A regression or unexpected pass is a failure, a cell that could not be judged an error.
 
     An expected failure is skipped; so is a cell that is undecided or has no baseline, which under `strict` is a
-    failure. A planned cell without a result is an error. Labels are properties of the test case. A cell that repeats
-    a red one is no case of its own: what came of it is among the red one's reasons. `logs` by cell id: the ends of a
-    failed cell's are its standard error.
+    failure, as is any cell without a stored baseline that was asked for. A planned cell without a result is an error.
+    Labels are properties of the test case. A cell that repeats a red one is no case of its own: what came of it is
+    among the red one's reasons. `logs` by cell id: the ends of a failed cell's are its standard error.
     """
     cells = [cell for cell in run.cells if cell.rerun_of is None]
     suite = ElementTree.Element("testsuite", {"name": _clean(run.info.name), "timestamp": _clean(run.info.started)})
@@ -70,8 +70,12 @@ def _case(run: RunResult, cell: CellResult, strict: bool, logs: Sequence[LogTail
         facts |= {f"change from {c.baseline}": rows.change_text(c) for c in cell.comparisons}
     _properties(case, {**{name: rows.label_text(v) for name, v in cell.labels.items()}, **facts})
     reasons = looks.reason_texts(cell, run.cells)
-    noted = [f"transfer: {text}"] if (text := rows.left_out_text(cell)) else []
-    if tag := result_tag(state, strict):
+    noted = [f"note: {text}"] if (text := rows.notes_text(cell)) else []
+    tag = result_tag(state, strict)
+    if strict and cell.missing_baseline and tag in (None, "skipped"):
+        # What the verdict says is not why it is a failure.
+        tag, reasons, noted = "failure", [*noted, *reasons], []
+    if tag:
         reasons = reasons or ["This cell has no verdict: it was not finished."]
         said = ElementTree.SubElement(case, tag, {"message": _clean(reasons[0]), "type": state})
         said.text = _clean("\n".join([*reasons, *noted, "", f"Run it again: {reproduce(run, cell)}"]))

@@ -43,7 +43,7 @@ def format_markdown(
         parts += [
             optional(figures.by_groups(cells), _EXPECTED),
             optional(figures.resumed(cells), _EXPECTED),
-            optional(figures.left_out(cells), _EXPECTED),
+            optional(figures.notes(cells), _EXPECTED),
             optional(figures.ratios(cells), _SPEED),
             optional(figures.noise_and_canaries(cells), _NOISE),
         ]

@@ -86,10 +86,10 @@ def resumed(cells: Sequence[CellResult]) -> str:
     return "### Resumed\n\n" + "\n".join(lines) if lines else ""
 
 
-def left_out(cells: Sequence[CellResult]) -> str:
-    """Cells of which a router left a server out."""
-    lines = [f"- {code(c.cell_id)}: {inline(text)}." for c in cells if (text := rows.left_out_text(c))]
-    return "### Left out\n\n" + "\n".join(lines) if lines else ""
+def notes(cells: Sequence[CellResult]) -> str:
+    """What no verdict says of a cell."""
+    lines = [f"- {code(c.cell_id)}: {inline(text)}" for c in cells if (text := rows.notes_text(c))]
+    return "### Notes\n\n" + "\n".join(lines) if lines else ""
 
 
 def figures(cells: Sequence[CellResult]) -> str:

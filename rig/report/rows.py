@@ -313,10 +313,12 @@ def resumed_text(cell: CellResult) -> str | None:
     )
 
 
-def left_out_text(cell: CellResult) -> str | None:
-    """The servers that are known to have got no request from a router; None where there are none."""
+def notes_text(cell: CellResult) -> str | None:
+    """What no verdict says: servers that a router left out, a stored baseline that was asked for and is missing."""
     found = cell.evidence.findings if cell.evidence else ()
-    return next((finding.text for finding in found if finding.source == LEFT_OUT), None)
+    noted = [finding.text for finding in found if finding.source == LEFT_OUT]
+    noted += [f"held against no stored baseline: {cell.missing_baseline}"] if cell.missing_baseline else []
+    return "; ".join(noted) or None
 
 
 def flat(reference: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -26,7 +26,7 @@ def format_table(run: RunResult, path: str, width: int = WIDTH, color: bool = Fa
         parts += [_listed("Accuracy by groups of questions", run.cells, rows.groups_text, width)]
         parts += [_listed("Requests", run.cells, rows.requests_text, width)]
         parts += [_listed("Resumed", run.cells, rows.resumed_text, width)]
-        parts += [_listed("Left out", run.cells, rows.left_out_text, width)]
+        parts += [_listed("Notes", run.cells, rows.notes_text, width)]
         parts += [_verdicts(run.cells, width, color), _why(run.cells, width), _again(run)]
         parts += [_listed("Noise floor", run.cells, rows.noise_text, width)]
         parts += [_listed("Repeats", run.cells, rows.repeats_text, width), _ratios(run.cells, width)]

@@ -43,7 +43,7 @@ class Stage:
         self.run = RunFolder(folder)
         self.run.write_info(INFO)
         self.asked: list[list[str]] = []
-        self.ends: dict[str, State | Exception] = {}
+        self.ends: dict[str, State | Exception | None] = {}
 
     async def launch(self, *_: object) -> Deployment:
         stage = self
@@ -65,7 +65,7 @@ class Stage:
         end = self.ends.get(cell.id, "pass")
         if isinstance(end, Exception):
             raise end
-        result = self.make_result(cell.id, verdict=Verdict(end))
+        result = self.make_result(cell.id, verdict=Verdict(end) if end else None)
         self.run.write_judged(cell.id, [])
         self.run.requests(cell.id).touch()
         self.run.write_cell(result)
@@ -99,6 +99,23 @@ async def test_a_stored_baseline_that_is_missing_beside_another_is_told(stage: S
     await stage.sweep([single("a"), wanted])
     (note,) = stage.run.read_info().notes
     assert note.startswith("b: held against no stored baseline. No baseline is stored in ")
+    found = {cell.cell_id: cell for cell in stage.run.read().cells}
+    assert found["a"].missing_baseline is None
+    assert str(found["b"].missing_baseline).startswith("No baseline is stored in ")
+
+
+async def test_a_stored_baseline_that_is_missing_is_told_of_a_cell_without_any_other(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """Among the reasons where it has none; one that others are held against has no reasons."""
+    stage.ends |= {"a": "no_baseline", "b": None}
+    wanted = [replace(single(name), stored=str(tmp_path / "baselines")) for name in ("a", "b")]
+    await stage.sweep(wanted)
+    a, b = stage.run.read().cells
+    assert a.verdict is not None and "No baseline is stored in " in a.verdict.reasons[-1].text
+    assert a.missing_baseline is None
+    assert b.verdict is None and str(b.missing_baseline).startswith("No baseline is stored in ")
+    assert [note.partition(".")[0] for note in stage.run.read_info().notes] == ["b: held against no stored baseline"]
 
 
 async def test_passes_share_a_launch_that_is_fresh_at_the_first(stage: Stage) -> None:

@@ -401,6 +401,14 @@ def test_exit_codes(make_result: MakeResult, states: Sequence[str], code: int, s
     assert (exit_code(results), exit_code(results, strict=True)) == (code, strict)
 
 
+@pytest.mark.parametrize("state", ["pass", "improved", "xfail", "baseline"])
+def test_a_stored_baseline_that_is_missing_is_green_unless_strict(make_result: MakeResult, state: str) -> None:
+    cells = [in_state(make_result, "pass"), replace(in_state(make_result, state), missing_baseline="None is stored.")]
+    assert (exit_code(cells), exit_code(cells, strict=True)) == (0, 3)
+    assert exit_code([in_state(make_result, "regression"), *cells], strict=True) == 1
+    assert exit_code([cells[0], replace(cells[1], rerun_of="x")], strict=True) == 0
+
+
 def test_summary_is_one_line(make_result: MakeResult) -> None:
     results = [in_state(make_result, state) for state in ("baseline", "pass", "pass", "regression")]
     assert sweep_summary(results) == (

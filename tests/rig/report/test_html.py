@@ -386,6 +386,14 @@ def test_what_was_resumed_groups_and_unscored_answers_are_told(detailed: RunData
     assert "resumed" not in section(data, "pd-off") and "no right answer" not in section(data, "pd-off")
 
 
+def test_a_stored_baseline_that_is_missing_is_told(detailed: RunData) -> None:
+    data = changed(detailed, "pd-off", missing_baseline="None is stored in <x>.")
+    assert "stored baselinenone was held against it: None is stored in <x>." in (
+        Page(f"<p>{section(data, 'pd-off')}</p>").text
+    )
+    assert "stored baseline" not in section(detailed, "pd-off")
+
+
 def test_a_failed_cell_has_the_end_of_the_log_that_says_why(detailed: RunData) -> None:
     logs = (LogTail("prefill-0", "p.log", ("all <b>well</b>",)), LogTail("decode-0", "d.log", ("CUDA error & <i>",)))
     data = replace(detailed, cells={**detailed.cells, "pd-dead": CellData(logs=logs)})

@@ -107,4 +107,24 @@ def test_a_server_that_a_router_left_out_is_in_the_text_whatever_came_of_the_cel
     cells = [replace(cell, evidence=proof) for cell in every_state.cells]
     cases = list(ElementTree.fromstring(format_junit(replace(every_state, cells=tuple(cells)))).iter("testcase"))
     said = ["".join(case.itertext()) for case in cases]
-    assert len(said) == 11 and all(f"transfer: {text}" in one for one in said)
+    assert len(said) == 11 and all(f"note: {text}" in one for one in said)
+
+
+@pytest.mark.parametrize("name", ["mono", "cell-pass", "cell-xfail", "cell-no_baseline", "cell-invalid"])
+def test_a_stored_baseline_that_is_missing_is_a_failure_under_strict(every_state: RunResult, name: str) -> None:
+    missing = "No baseline is stored in x for its model and task."
+    cells = [replace(c, missing_baseline=missing) if c.cell_id == name else c for c in every_state.cells]
+
+    def ends(strict: bool) -> ElementTree.Element:
+        suite = ElementTree.fromstring(format_junit(replace(every_state, cells=tuple(cells)), strict))
+        return next(case for case in suite.iter("testcase") if case.get("name") == name)
+
+    loose, strict = ends(False), ends(True)
+    said = f"note: held against no stored baseline: {missing}"
+    assert all("".join(case.itertext()).count(said) == 1 for case in (loose, strict))
+    assert loose.find("failure") is None
+    if name == "cell-invalid":
+        assert strict.find("error") is not None and strict.find("failure") is None
+    else:
+        failure = strict.find("failure")
+        assert failure is not None and (failure.get("message") == said) == (name != "cell-no_baseline")

@@ -170,8 +170,12 @@ def test_a_server_that_a_router_left_out_is_told_of_a_cell_that_passed(sweep: Ru
     proof = replace(SOUND, findings=(Finding("transfer", "the router left out decode_1: nothing ended", LEFT_OUT),))
     cells = tuple(replace(c, evidence=proof) if c.cell_id == "pd-1-1-on" else c for c in sweep.cells)
     text = format_markdown(replace(sweep, cells=cells), "x")
-    said = "### Left out\n\n- `pd-1-1-on`: the router left out decode\\_1: nothing ended.\n\n"
-    assert said in text and "### Left out" not in format_markdown(sweep, "x")
+    said = "### Notes\n\n- `pd-1-1-on`: the router left out decode\\_1: nothing ended\n\n"
+    both = tuple(replace(c, missing_baseline="None is stored.") if c.cell_id == "pd-1-1-on" else c for c in cells)
+    assert "nothing ended; held against no stored baseline: None is stored.\n" in (
+        format_markdown(replace(sweep, cells=both), "x")
+    )
+    assert said in text and "### Notes" not in format_markdown(sweep, "x")
 
 
 def test_headlines(run: RunResult) -> None:

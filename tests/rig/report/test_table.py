@@ -67,8 +67,8 @@ def test_a_server_that_a_router_left_out_is_told_of_a_baseline_too(run: RunResul
     proof = Evidence(True, findings=(Finding("transfer", "the router left out decode-1: nothing ended", LEFT_OUT),))
     cells = (replace(run.cells[0], evidence=proof), *run.cells[1:])
     text = format_table(replace(run, cells=cells), "x")
-    assert block(text, "Left out").splitlines()[1:] == ["  mono: the router left out decode-1: nothing ended"]
-    assert "Left out" not in format_table(run, "x")
+    assert block(text, "Notes").splitlines()[1:] == ["  mono: the router left out decode-1: nothing ended"]
+    assert "Notes" not in format_table(run, "x")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
