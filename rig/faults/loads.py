@@ -24,7 +24,8 @@ class Loads:
     """The faults of one worker: blocks are damaged when their load has ended, before the scheduler is told.
 
     `caches` are vLLM's canonical ones, `is_state` tells of each of their groups whether it holds a model's state.
-    What one load brought is kept, so that a later request of another prompt can be given it.
+    What the last two sound loads of different prompts brought is kept, the latest first: whatever a later request's
+    prompt is, one of the two has another.
     """
 
     def __init__(self, caches: Any, is_state: list[bool], rank: int, control: Path) -> None:
@@ -33,7 +34,7 @@ class Loads:
         self._rank = rank
         self._control = control
         self._loading: dict[str, Loading] = {}
-        self._earlier: tuple[Arrival, list[list[list[Any]]]] | None = None
+        self._sound: list[tuple[Arrival, list[list[list[Any]]]]] = []
 
     def before(self, metadata: Any) -> None:
         """Called before the loads of a step are started."""
@@ -60,7 +61,8 @@ class Loads:
                     [[page.clone() for page in self._pages(group, block)] for block in blocks]
                     for group, blocks in enumerate(loading.blocks)
                 ]
-                self._earlier = loading.arrival, content
+                others = [kept for kept in self._sound if kept[0].prompt != loading.arrival.prompt]
+                self._sound = [(loading.arrival, content), *others[:1]]
 
     def _zeroed(self, loading: Loading, fault: Fault) -> dict[str, Any] | None:
         changed = 0
@@ -74,9 +76,10 @@ class Loads:
 
     def _swapped(self, loading: Loading, _: Fault) -> dict[str, Any] | None:
         """Last to last, so that the blocks after a prefix in common are among them."""
-        if self._earlier is None or self._earlier[0].prompt == loading.arrival.prompt:
+        others = [kept for kept in self._sound if kept[0].prompt != loading.arrival.prompt]
+        if not others:
             return None
-        donor, content = self._earlier
+        donor, content = others[0]
         changed = 0
         for group, (blocks, theirs) in enumerate(zip(loading.blocks, content, strict=True)):
             for block, other in zip(reversed(blocks), reversed(theirs), strict=False):

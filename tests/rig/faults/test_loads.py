@@ -118,3 +118,17 @@ def test_swapped_blocks_are_what_an_earlier_load_brought(worker: Loads, caches: 
     ]
     (hit,) = read_hits(tmp_path / "faults.json")
     assert (hit.sample_id, hit.detail) == ("b", {"rank": 0, "donor": "cmpl-a", "blocks": 5})
+
+
+def test_swapped_is_what_the_last_load_of_another_prompt_brought(
+    worker: Loads, caches: list[Cache], tmp_path: Path
+) -> None:
+    """Also where the last load of all was of the same prompt, however often."""
+    for name, block in (("a", 0), ("b", 1), ("c", 2), ("c", 3)):
+        load(worker, name, [block], [block])
+    load(worker, "c", [6], [6], Fault("storage_swapped", 1.0))
+    (hit,) = read_hits(tmp_path / "faults.json")
+    assert hit.detail == {"rank": 0, "donor": "cmpl-b", "blocks": 3}
+    assert [cache[6] for cache in values(caches)] == [cache[1] for cache in values(caches)] == [102, 202, 302]
+    load(worker, "d", [7], [7], Fault("storage_swapped", 1.0))
+    assert read_hits(tmp_path / "faults.json")[-1].detail["donor"] == "cmpl-c"
