@@ -14,7 +14,7 @@ from rig.records import CellResult
 MOST_LABELS = 3
 """A combination of more labels than this explains nothing to anybody."""
 
-MOST_NAMED = 3
+MOST_COMBINATIONS_NAMED = 3
 """So many equally good combinations are named; of more it is said that they cannot be told apart."""
 
 
@@ -63,7 +63,7 @@ def explain(results: Sequence[CellResult]) -> Explanation | None:
     named = {condition.name for combination in found for condition in combination}
     irrelevant = tuple(n for n in names if n not in named and _does_not_matter(n, red, green)) if found else ()
     pair = _closest(names, red, green, named)
-    shared = {c.name: c.value for c in found[0]} if 0 < len(found) <= MOST_NAMED else {}
+    shared = {c.name: c.value for c in found[0]} if 0 < len(found) <= MOST_COMBINATIONS_NAMED else {}
     said = [_what(found, len(red)), _irrelevant(irrelevant), _step(pair)]
     return Explanation(shared, irrelevant, pair, " ".join(sentence for sentence in said if sentence))
 
@@ -183,7 +183,7 @@ def _what(found: Sequence[Sequence[_Condition]], reds: int) -> str:
     if not found:
         return f"No combination of up to {MOST_LABELS} labels is in every red cell and in no green one."
     size = len(found[0])
-    if len(found) > MOST_NAMED:
+    if len(found) > MOST_COMBINATIONS_NAMED:
         which = "" if size > 1 else f" ({_listed([c.words for (c,) in found], 'and')})"
         kind = "labels" if size == 1 else f"combinations of {size} labels"
         return f"{who} {len(found)} {kind}{which} that no green cell has: these cells cannot tell them apart."

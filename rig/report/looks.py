@@ -13,14 +13,14 @@ from rig.verdict import UNJUDGED_STATES, state_name
 LOOK_AT = ("regression", "xpass", "failed", "invalid", "not judged", "inconclusive", "no_baseline")
 """States that somebody has to look at, the worst first."""
 
-MOST_NAMED = 6
+MOST_CELLS_NAMED = 6
 """So many cells are named in a sentence."""
 
 
 def first_of(names: Sequence[str]) -> str:
     """The first names of cells, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    more = f" and {len(names) - MOST_CELLS_NAMED} more" if len(names) > MOST_CELLS_NAMED else ""
+    return ", ".join(names[:MOST_CELLS_NAMED]) + more
 
 
 def needs_a_look(cell: CellResult) -> bool:

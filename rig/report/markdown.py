@@ -22,7 +22,7 @@ from rig.report.reproduce import kept_options, reproduce
 from rig.secrets import masked_line
 from rig.verdict import state_name, states_text
 
-MOST_LISTED = 1_000
+MOST_CELLS_LISTED = 1_000
 """So many cells to look at are listed by name; of more, their number is told."""
 LONGEST_EXPLANATION = 2_000
 
@@ -108,7 +108,7 @@ def _look_at(run: RunResult, logs: Mapping[str, Sequence[LogTail]], limit: int) 
     found = looks.to_look_at(run.cells)
     if not found:
         return []
-    listed = found[:MOST_LISTED]
+    listed = found[:MOST_CELLS_LISTED]
     longest = max(12, min(200, limit * 3 // 4 // len(listed) - 30))
     why = explain(run.cells)
     parts = [fixed("### What to look at")]
@@ -117,7 +117,7 @@ def _look_at(run: RunResult, logs: Mapping[str, Sequence[LogTail]], limit: int) 
     shown = Shown(varying(run.cells), repetitions(run.cells), longest, (_LINE, _BRIEF, _WHOLE, _LOGS))
     parts += [entry(run, cell, logs.get(cell.cell_id, ()), shown) for cell in listed]
     if len(found) > len(listed):
-        counts = {s: sum(state_name(c) == s for c in found[MOST_LISTED:]) for s in looks.LOOK_AT}
+        counts = {s: sum(state_name(c) == s for c in found[MOST_CELLS_LISTED:]) for s in looks.LOOK_AT}
         more = ", ".join(f"{k} {state}" for state, k in counts.items() if k)
         parts.append(fixed(f"And {len(found) - len(listed)} more: {more}."))
     return parts

@@ -25,7 +25,7 @@ from rig.verdict import UNJUDGED_STATES, state_name
 
 VOID = "does not count"
 """In place of the figures of a cell that the run cannot speak about."""
-MOST_LISTED = 12
+MOST_QUESTIONS_NAMED = 12
 """Questions named in a line; cell.json has all."""
 
 
@@ -192,7 +192,9 @@ def repeats_text(cell: CellResult) -> str | None:
     seen = cell.repeats
     if seen is None or cell.noise_floor is not None:
         return None
-    listed = ", ".join(seen.bad[:MOST_LISTED]) + (" and others" if len(seen.bad) > MOST_LISTED else "")
+    listed = ", ".join(seen.bad[:MOST_QUESTIONS_NAMED]) + (
+        " and others" if len(seen.bad) > MOST_QUESTIONS_NAMED else ""
+    )
     return (
         f"asked {seen.times} times, {seen.wrong_any} of {seen.n} questions were wrong at least once, {seen.wrong_all} "
         f"each time; {seen.flipped} changed{f' ({listed})' if listed else ''}"
