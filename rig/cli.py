@@ -100,12 +100,14 @@ def sweep(
 ) -> None:
     """Run every cell of CONFIG and judge it against its baseline."""
     from rig.cli_sweep import run_sweep
-    from rig.deploy import enter_allocation
+    from rig.deploy import sweep_in_allocation
     from rig.reporting import write_reports
     from rig.verdict import exit_code
 
     planned = planned_sweep(config, cell_glob=cell_glob, limit=limit, parallel=parallel)
-    enter_allocation(planned)
+    within = sweep_in_allocation(planned)
+    if within is not None:
+        sys.exit(within)
     folder = run_sweep(planned, config, data, out, resume)
     result = folder.read()
     write_reports(folder, strict)

@@ -11,7 +11,7 @@ from typing import Any
 from rig.deploy import attach, local, remote, slurm, ssh
 from rig.deploy.deployment import Deployment, Running
 from rig.deploy.events import Event, Phase
-from rig.deploy.slurm import enter_allocation
+from rig.deploy.salloc import sweep_in_allocation
 from rig.planned import DeploymentPlan, RemotePlan
 
 __all__ = [
@@ -20,10 +20,10 @@ __all__ = [
     "Phase",
     "Running",
     "engine_on",
-    "enter_allocation",
     "launch",
     "machines_of",
     "require_startable",
+    "sweep_in_allocation",
 ]
 
 _LAUNCH: dict[str, Callable[[DeploymentPlan, Path, Callable[[Event], None]], Awaitable[Deployment]]] = {

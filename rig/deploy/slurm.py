@@ -1,7 +1,7 @@
 """`launcher: slurm`: each server a step of one allocation, on its own node; the proxy and the questions stay here.
 
-The allocation is the one that the rig was started in (`salloc`, `sbatch`), or one that it asks for with the sweep's own
-options by starting itself anew under `salloc`. Options and variables: srun(1), salloc(1), scontrol(1) of Slurm 22.05.
+The allocation is the one that the rig was started in: by `salloc`, `sbatch`, or itself (rig.deploy.salloc). Options and
+variables: srun(1), scontrol(1) of Slurm 22.05.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from rig.deploy import local, remote
 from rig.deploy.deployment import Deployment
 from rig.deploy.events import OnEvent
 from rig.errors import DeployError, UsageError
-from rig.planned import DeploymentPlan, RemotePlan, ServerPlan, SweepPlan
+from rig.planned import DeploymentPlan, RemotePlan, ServerPlan
 
 PROGRAMS = ("srun", "scontrol", "squeue", "scancel", "sinfo")
 # How long Slurm may take to answer, and to end a step that it was told to end (its own KillWait is 30 s by default).
@@ -179,24 +178,3 @@ async def launch(plan: DeploymentPlan, folder: Path, on_event: OnEvent) -> Deplo
 def carrier(plan: RemotePlan) -> Srun:
     """Steps of the allocation that the rig is in. Raises UsageError where there is none."""
     return Srun(allocation().job, plan.python, plan.options)
-
-
-def salloc_command(plan: SweepPlan, argv: Sequence[str], environ: Mapping[str, str]) -> list[str] | None:
-    """The command that starts this program anew in an allocation; None where none is wanted, or one is there already.
-
-    The allocation ends with the program. It outlives the loss of a node, which then fails the cells that need it.
-    """
-    wanted = next((d.remote.allocate for d in plan.deployments if d.launcher == "slurm" and d.remote.allocate), None)
-    if wanted is None or environ.get("SLURM_JOB_ID"):
-        return None
-    return ["salloc", "--no-kill", *wanted, sys.executable, "-m", "rig", *argv]
-
-
-def enter_allocation(plan: SweepPlan) -> None:
-    """Becomes this program in an allocation, if the sweep asks for one. Raises UsageError without salloc."""
-    command = salloc_command(plan, sys.argv[1:], os.environ)
-    if command is None:
-        return
-    if shutil.which(command[0]) is None:
-        raise UsageError("`slurm.allocate` needs salloc on PATH; run where Slurm's programs are")
-    os.execvp(command[0], command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from rig.deploy import require_startable, slurm
 from rig.errors import UsageError
-from rig.planned import DeploymentPlan, ProxyPlan, RemotePlan, ServerPlan, SweepPlan
+from rig.planned import DeploymentPlan, ProxyPlan, RemotePlan, ServerPlan
 
 
 def server(host: str | None, node: str | None = None) -> ServerPlan:
@@ -93,23 +92,3 @@ def test_a_step_is_told_all_and_inherits_no_options(monkeypatch: pytest.MonkeyPa
     assert command.index("--gpus=4") == command.index("python3") - 1
     kept = {name for name in srun.environment() if name.startswith(("SLURM_", "CUDA_", "HF_T"))}
     assert kept == {"SLURM_CONF", "SLURM_JOB_ID", "HF_TOKEN"}
-
-
-def test_an_allocation_is_asked_for_once() -> None:
-    wanted = plan(server("n1"), remote=RemotePlan(allocate=("-N2", "--gpus-per-node=4")))
-    sweep = SweepPlan("s", "s.yaml", (wanted,), (), {})
-    command = slurm.salloc_command(sweep, ["sweep", "s.yaml"], {})
-    assert command == [
-        "salloc",
-        "--no-kill",
-        "-N2",
-        "--gpus-per-node=4",
-        sys.executable,
-        "-m",
-        "rig",
-        "sweep",
-        "s.yaml",
-    ]
-    assert slurm.salloc_command(sweep, ["sweep"], {"SLURM_JOB_ID": "7"}) is None
-    for other in (plan(server("n1")), replace(wanted, launcher="ssh")):
-        assert slurm.salloc_command(replace(sweep, deployments=(other,)), ["sweep"], {}) is None

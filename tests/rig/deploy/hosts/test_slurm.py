@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import getpass
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slurm_cluster import HOSTS, Cluster, batch
+
+from rig.deploy.guard import descendants
+
+TERMINAL = str(Path(__file__).parents[3] / "support" / "terminal.py")
 
 pytestmark = pytest.mark.needs("slurm")
 
@@ -27,6 +34,46 @@ def test_a_sweep_asks_for_two_nodes_and_ends_with_verdicts(sweeps: Any, cluster:
     assert list(record["engines"].values()) == [done.info()["engines"]["sim"]]
     assert not done.servers()
     until(lambda: cluster.jobs() == "")
+
+
+def test_without_an_allocation_there_is_no_verdict(sweeps: Any, cluster: Cluster) -> None:
+    """salloc itself ends with 1 then, which would be a regression."""
+    file = sweeps.file(HOSTS, launcher="slurm", slurm={"allocate": ["--nodelist=nosuch"]})
+    run = sweeps.start(file, **cluster.env).finish()
+    said = run.err.splitlines()
+    assert run.code == 3 and not (run.folder / "runs").exists()
+    assert "Invalid node name specified" in said[-2]
+    config = run.folder / "sweep.yaml"
+    assert said[-1].startswith(f"pdrig: {config}: slurm.allocate: salloc gave no allocation (exit code 1); ")
+
+
+ENDS = {"SIGTERM": signal.SIGTERM, "Ctrl-C": signal.SIGINT, "closed terminal": signal.SIGHUP, "killed": signal.SIGKILL}
+
+
+@pytest.mark.parametrize("by", ENDS)
+def test_a_sweep_that_is_stopped_within_its_own_allocation(sweeps: Any, cluster: Cluster, until: Any, by: str) -> None:
+    """salloc keeps SIGTERM and SIGINT to itself, and calls it 0 when what it ran was killed."""
+    file = sweeps.file(HOSTS, launcher="slurm", baseline="none", sim={"ms_per_token": 20})
+    file |= {"slurm": {"allocate": ["-N2", "--quiet"]}}
+    file["tasks"]["tiny"]["limit"] = 400
+    window = (sys.executable, TERMINAL) if by in ("Ctrl-C", "closed terminal") else ()
+    run = sweeps.start(file, *window, **cluster.env)
+    until(lambda: run.answers() > 8 or run.process.poll() is not None)
+    assert run.process.poll() is None, run.finish().err
+    if by == "killed":
+        below = descendants(run.process.pid)
+        (salloc,) = (one.pid for one in below if one.name == "salloc")
+        (sweep,) = (one.pid for one in below if one.parent == salloc)
+        os.kill(sweep, ENDS[by])
+    else:
+        run.process.send_signal(ENDS[by])
+    done = run.finish()
+    assert done.code == (3 if by == "killed" else 130), done.out + done.err
+    said = {"killed": "the sweep was killed within its allocation", "closed terminal": ""}
+    assert said.get(by, "pdrig: interrupted; what was finished is on disk") in done.out + done.err
+    if by != "killed":
+        assert done.cells()["pd"]["status"] == "interrupted"
+    until(lambda: not run.servers() and cluster.jobs() == "")
 
 
 def test_a_node_that_dies_fails_the_cell_and_leaves_nothing(sweeps: Any, cluster: Cluster, until: Any) -> None:
