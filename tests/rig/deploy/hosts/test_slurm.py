@@ -47,6 +47,17 @@ def test_without_an_allocation_there_is_no_verdict(sweeps: Any, cluster: Cluster
     assert said[-1].startswith(f"pdrig: {config}: slurm.allocate: salloc gave no allocation (exit code 1); ")
 
 
+def test_a_signal_ends_the_request_for_an_allocation(sweeps: Any, cluster: Cluster, until: Any) -> None:
+    run = sweeps.start(
+        sweeps.file(HOSTS, launcher="slurm", slurm={"allocate": ["-N2", "--begin=now+1hour"]}), **cluster.env
+    )
+    until(lambda: cluster.jobs() or run.process.poll() is not None)
+    run.process.terminate()
+    done = run.finish()
+    assert (done.code, done.err.splitlines()[-1]) == (130, "pdrig: interrupted"), done.err
+    until(lambda: cluster.jobs() == "")
+
+
 ENDS = {"SIGTERM": signal.SIGTERM, "Ctrl-C": signal.SIGINT, "closed terminal": signal.SIGHUP, "killed": signal.SIGKILL}
 
 
