@@ -2,8 +2,35 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
 from rig.config_models import SweepFile
 from rig.planned import DeploymentPlan, RemotePlan
+
+_NODE = re.compile(r"\{node(\d+)\}")
+
+
+def placed(plan: DeploymentPlan, name: Callable[[int], str]) -> DeploymentPlan:
+    """The plan with the names of an allocation's nodes for `{node0}`, `{node1}` ..., as `name` gives them."""
+
+    def put(text: str) -> str:
+        return _NODE.sub(lambda match: name(int(match[1])), text)
+
+    servers = tuple(
+        replace(
+            server,
+            argv=tuple(map(put, server.argv)),
+            env={key: put(value) for key, value in server.env.items()},
+            url=put(server.url),
+            host=put(server.host) if server.host is not None else None,
+            node=put(server.node) if server.node is not None else None,
+        )
+        for server in plan.servers
+    )
+    proxy = plan.proxy and replace(plan.proxy, argv=tuple(map(put, plan.proxy.argv)))
+    return replace(plan, servers=servers, proxy=proxy)
 
 
 def remote_plan(sweep: SweepFile) -> RemotePlan:

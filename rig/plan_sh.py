@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 
 from rig.plan_args import compact_json
+from rig.plan_hosts import placed
 from rig.planned import CellPlan, DeploymentPlan, ServerPlan, SweepPlan, TaskPlan
 from rig.secrets import masked
 
@@ -48,6 +50,33 @@ wait_for() {
 }
 """
 
+# Nodes that are known once the allocation is there: the shell that runs the script puts their names in.
+_NODES = r"""
+# {node0}, {node1} and so on are the nodes of the Slurm allocation that this runs in.
+if [ -z "${SLURM_JOB_NODELIST:-}" ]; then
+    echo "some servers are on nodes of a Slurm allocation: run this within salloc or sbatch" >&2
+    exit 2
+fi
+listed=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+mapfile -t nodes <<<"$listed"
+if ((${#nodes[@]} < @COUNT@)); then
+    echo "@COUNT@ nodes are wanted, and the allocation has ${#nodes[@]}; ask for more" >&2
+    exit 2
+fi
+
+# named: what comes in, with the names of the nodes.
+named() {
+    local text i
+    text=$(cat)
+    for i in "${!nodes[@]}"; do
+        text=${text//"{node$i}"/${nodes[i]}}
+    done
+    echo "$text"
+}
+"""
+_NODE = re.compile("\0([0-9]+)\0")
+"""The place of a node in a text on its way into the script: nothing that a plan holds has this character."""
+
 _TAIL = r"""
 echo "logs and results: $logs"
 if [ "$#" -eq 0 ]; then
@@ -73,7 +102,16 @@ def format_sh(plan: SweepPlan) -> str:
         *(f"# {' '.join(note.split())}" for note in plan.notes),
     ]
     text = "\n".join(lines) + "\n" + _HEAD.replace("@PDRIG@", shlex.quote(_pdrig(plan)))
-    for number, deployment in enumerate(plan.deployments):
+    wanted: set[int] = set()
+
+    def node(number: int) -> str:
+        wanted.add(number)
+        return f"\0{number}\0"
+
+    deployments = [placed(d, node) if d.launcher == "slurm" else d for d in plan.deployments]
+    if wanted:
+        text += _NODES.replace("@COUNT@", str(max(wanted) + 1))
+    for number, deployment in enumerate(deployments):
         cells = [cell for cell in plan.cells if cell.deployment == deployment.id]
         body = "\n".join(_deployment(deployment, cells))
         text += f"\ndeployment_{number}() {{  # {deployment.id}\n{body}\n}}\n"
@@ -108,7 +146,7 @@ def _launch(deployment: DeploymentPlan, cells: Sequence[CellPlan]) -> Iterable[s
         else:
             yield from _elsewhere(server)
     for server in deployment.servers:
-        yield f"    wait_for {server.name} {shlex.quote(f'{server.url}/health')} {round(deployment.limits.start_s)}"
+        yield f"    wait_for {server.name} {_word(f'{server.url}/health')} {round(deployment.limits.start_s)}"
     url = (deployment.servers or deployment.attached)[0].url
     if deployment.proxy is not None:
         url = deployment.proxy.url
@@ -119,15 +157,21 @@ def _launch(deployment: DeploymentPlan, cells: Sequence[CellPlan]) -> Iterable[s
         yield from _evaluation(cell, url, deployment.model)
 
 
-def _value(name: str, value: str) -> str:
-    return f'"${{{name}}}"' if masked({name: value})[name] != value else shlex.quote(value)
+def _word(text: str) -> str:
+    """A word of the script."""
+    parts = enumerate(_NODE.split(text))
+    return "".join(f'"${{nodes[{part}]}}"' if i % 2 else shlex.quote(part) for i, part in parts if part) or "''"
 
 
-def _command(argv: Sequence[str], indent: str) -> str:
+def _value(name: str, value: str, quoted: Callable[[str], str]) -> str:
+    return f'"${{{name}}}"' if masked({name: value})[name] != value else quoted(value)
+
+
+def _command(argv: Sequence[str], indent: str, quoted: Callable[[str], str]) -> str:
     """The words of a command, each option on a line of its own."""
     text = ""
     for i, word in enumerate(argv):
-        text += (f" \\\n{indent}    " if i and word.startswith("-") else " " if i else "") + shlex.quote(word)
+        text += (f" \\\n{indent}    " if i and word.startswith("-") else " " if i else "") + quoted(word)
     return text
 
 
@@ -137,19 +181,21 @@ def _start(deployment: str, name: str, env: dict[str, str], argv: Sequence[str])
     yield "    set -m"
     yield "    ("
     for variable, value in env.items():
-        yield f"        export {variable}={_value(variable, value)}"
-    yield f"        exec {_command(argv, ' ' * 8)}"
+        yield f"        export {variable}={_value(variable, value, _word)}"
+    yield f"        exec {_command(argv, ' ' * 8, _word)}"
     yield f'    ) >>"$logs"/{shlex.quote(deployment)}/{name}.log 2>&1 </dev/null &'
     yield "    set +m"
     yield '    groups_started+=("$!")'
 
 
 def _elsewhere(server: ServerPlan) -> Iterable[str]:
-    yield "    cat <<'END'"
-    yield f"Start {server.name} on {server.host}:"
-    for variable, value in server.env.items():
-        yield f"export {variable}={_value(variable, value)}"
-    yield _command(server.argv, "")
+    lines = [f"Start {server.name} on {server.host}:"]
+    lines += [f"export {name}={_value(name, value, shlex.quote)}" for name, value in server.env.items()]
+    lines += [_command(server.argv, "", shlex.quote)]
+    text = "\n".join(lines)
+    told = _NODE.sub(r"{node\1}", text)
+    yield f"    {'cat' if told == text else 'named'} <<'END'"
+    yield told
     yield "END"
 
 
@@ -179,4 +225,4 @@ def _evaluation(cell: CellPlan, url: str, model: str) -> Iterable[str]:
         argv += ["--param", f"{name}={compact_json(param)}"]
     yield f"    # {cell.id}"
     out = f'--out "$logs"/{shlex.quote(cell.id)} ${{PDRIG_DATA:+--data "$PDRIG_DATA"}}'
-    yield f'    "$pdrig" {_command(argv, " " * 4)} \\\n        {out}'
+    yield f'    "$pdrig" {_command(argv, " " * 4, _word)} \\\n        {out}'

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from rig import plan_hosts
 from rig.deploy import local, remote
 from rig.deploy.deployment import Deployment
 from rig.deploy.events import OnEvent
@@ -29,7 +29,6 @@ CANCEL_S = 45.0
 POLL_S = 1.0
 # What salloc and sbatch set would else count as options of every srun.
 KEPT_ENV = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTERS")
-_PLACE = re.compile(r"\{node(\d+)\}")
 
 
 @dataclass(frozen=True)
@@ -58,29 +57,14 @@ def allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
 
 
 def placed(plan: DeploymentPlan, nodes: Sequence[str]) -> DeploymentPlan:
-    """The plan with `{node0}`, `{node1}` ... replaced by the allocation's nodes. Raises UsageError for one too many."""
-
-    def put(text: str) -> str:
-        return _PLACE.sub(lambda match: name(int(match[1])), text)
+    """The plan on the allocation's nodes. Raises UsageError where it wants one too many."""
 
     def name(number: int) -> str:
         if number >= len(nodes):
             raise UsageError(f"{{node{number}}} is wanted, and the allocation has {len(nodes)} nodes; ask for more")
         return nodes[number]
 
-    servers = tuple(
-        replace(
-            server,
-            argv=tuple(map(put, server.argv)),
-            env={key: put(value) for key, value in server.env.items()},
-            url=put(server.url),
-            host=put(server.host) if server.host is not None else None,
-            node=put(server.node) if server.node is not None else None,
-        )
-        for server in plan.servers
-    )
-    proxy = plan.proxy and replace(plan.proxy, argv=tuple(map(put, plan.proxy.argv)))
-    return replace(plan, servers=servers, proxy=proxy)
+    return plan_hosts.placed(plan, name)
 
 
 def require_startable(plan: DeploymentPlan) -> None:

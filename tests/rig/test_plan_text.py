@@ -224,3 +224,65 @@ def test_the_script_ends_everything_when_a_server_dies(tmp_path: Path) -> None:
     whats = [event[0] for event in events]
     assert whats.count("eval") == 1
     assert whats.count("start") == whats.count("end")
+
+
+def on_nodes(tmp_path: Path, nodes: str | None) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
+    """The script of a plan on two nodes of an allocation, whose servers were started by hand, and what was noted.
+
+    A stand-in for scontrol lists the nodes; None is no allocation.
+    """
+    first, second, third, fourth, fifth = free_ports(5)
+    data = sweep(
+        both={"side_channel_host": "{hostname}", "env": {"PLAIN": "it's $HOME"}},
+        prefill={"port": first, "side_channel_port": second, "host": "one"},
+        decode={"port": third, "side_channel_port": fourth, "host": "two"},
+        proxy={"port": fifth},
+    )
+    data |= {"launcher": "slurm", "baseline": "none"}
+    data["hosts"] = {"one": {"address": "{node0}"}, "two": {"address": "{node1}"}}
+    stand_in, scontrol = tmp_path / "stand_in", tmp_path / "scontrol"
+    stand_in.write_text(f"#!{sys.executable}\n{STAND_IN}", encoding="utf-8")
+    scontrol.write_text(f"#!/bin/sh\nprintf '{nodes}'\n")
+    for program in (stand_in, scontrol):
+        program.chmod(0o755)
+    data["engines"] = {"e": {"command": [str(stand_in), "serve"], "device": "cpu"}}
+    script, log = tmp_path / "plan.sh", tmp_path / "log"
+    script.write_text(format_plan(plan(data, str(stand_in)), "sh"), encoding="utf-8")
+    log.touch()
+    env = {**os.environ, "LOGS": str(tmp_path / "logs"), "PDRIG": str(stand_in), "STAND_IN_LOG": str(log)}
+    env["PATH"] = f"{tmp_path}:{env['PATH']}"
+    env.pop("SLURM_JOB_NODELIST", None)
+    env |= {} if nodes is None else {"SLURM_JOB_NODELIST": "n[1-2]"}
+    servers = [subprocess.Popen([stand_in, "serve", "--port", str(port)], env=env) for port in (first, third)]
+    try:
+        done = subprocess.run(["bash", str(script)], env=env, capture_output=True, text=True, timeout=60)
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+    events = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    return done, [event for event in events if event[1][0] != "serve"]
+
+
+def test_the_script_runs_on_the_nodes_of_its_allocation(tmp_path: Path) -> None:
+    done, events = on_nodes(tmp_path, "127.0.0.1\\nlocalhost\\n")
+    assert done.returncode == 0, done.stderr
+    for server, node in (("prefill-0", "127.0.0.1"), ("decode-0", "localhost")):
+        told = shlex.split(done.stdout[done.stdout.index(f"Start {server} on {node}:") :].split("\nStart ")[0])
+        assert f"VLLM_NIXL_SIDE_CHANNEL_HOST={node}" in told and "PLAIN=it's $HOME" in told
+    (proxy,) = (argv for what, argv, _ in events if what == "start")
+    urls = [proxy[proxy.index(f"--{side}") + 1] for side in ("prefill", "decode")]
+    assert [url.rpartition(":")[0] for url in urls] == ["http://127.0.0.1", "http://localhost"]
+    assert [what for what, _, _ in events] == ["start", "eval", "end"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        (None, "some servers are on nodes of a Slurm allocation: run this within salloc or sbatch"),
+        ("n1\\n", "2 nodes are wanted, and the allocation has 1; ask for more"),
+    ],
+)
+def test_the_script_says_what_it_needs_of_an_allocation(tmp_path: Path, nodes: str | None, said: str) -> None:
+    done, events = on_nodes(tmp_path, nodes)
+    assert (done.returncode, done.stderr, events) == (2, f"{said}\n", [])
