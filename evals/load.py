@@ -10,11 +10,12 @@ import resource
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 
+from evals.bounds import BOUNDS
 from evals.client import Request, Target, Timeouts, send
 from evals.errors import BadParams
 from evals.records import Kind, RequestRecord
 from evals.session import Session
-from evals.tasks import BOUNDS, Task
+from evals.tasks import Task
 
 
 @dataclass(frozen=True)

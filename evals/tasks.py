@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from evals.boundaries import MULTIPLES, boundaries
+from evals.bounds import BOUNDS
 from evals.custom import Custom, custom
 from evals.data import Row, load_gsm8k
 from evals.errors import BadParams, DataError, UnknownTask
@@ -44,11 +45,6 @@ BOUNDARY_SHOTS = 2
 
 TINY_QUESTIONS = 1000
 BOUNDARY_QUESTIONS = 192
-
-BOUNDS: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {"limit": (1, 1_000_000), "shots": (0, 1000), "max_tokens": (1, 10_000_000), "concurrency": (1, 100_000)}
-)
-"""What makes sense; a number beyond is a slip of the hand, and would eat the memory."""
 
 RESERVED_PARAMS = frozenset({"prompt", "messages", "model", "stream", "stream_options", "n", "kv_transfer_params"})
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from evals.bounds import BOUNDS
 from evals.errors import EvalError
 from proxy.command import proxy_command
 from proxy.errors import ProxyError
@@ -19,12 +20,14 @@ from rig.cli_common import interruptible, let_go_of_lost_readers, planned_sweep,
 from rig.cli_compare import baseline_command, compare_command
 from rig.cli_selftest import selftest_command
 from rig.errors import Interrupted, RigError, UsageError
+from rig.machine import MOST_GPUS
 
 T = TypeVar("T")
 TABLE_WIDTH = 160
 """Columns of a table that does not go to a terminal."""
 
 PATH = click.Path(path_type=Path)
+UP_TO_GPUS = click.IntRange(0, MOST_GPUS)
 RATE = click.FloatRange(min=0, min_open=True)
 CONFIG = click.argument("config", type=PATH)
 DATA = click.option("--data", type=PATH, help="Folder with train.jsonl and test.jsonl (default: the hub).")
@@ -34,12 +37,17 @@ CELL = click.option(
 
 PARALLEL = click.option(
     "--parallel",
-    type=click.IntRange(0, 1024),
+    type=UP_TO_GPUS,
     is_flag=False,
     flag_value=0,
     metavar="[N]",
     help="Run deployments side by side where GPUs and ports allow, N at most.",
 )
+
+
+def bounded(name: str) -> click.IntRange:
+    """A whole number within bounds that sweep files have too, by its name in evals.bounds."""
+    return click.IntRange(*BOUNDS[name])
 
 
 class Commands(click.Group):
@@ -65,7 +73,7 @@ def cli() -> None:
 @cli.command()
 @CONFIG
 @CELL
-@click.option("--gpus", type=click.IntRange(0, 1024), help="Plan for so many GPUs instead of those of this machine.")
+@click.option("--gpus", type=UP_TO_GPUS, help="Plan for so many GPUs instead of those of this machine.")
 @PARALLEL
 @click.option("--format", "form", type=click.Choice(["table", "json", "sh"]), default="table")
 def plan(config: Path, cell_glob: str | None, gpus: int | None, parallel: int | None, form: str) -> None:
@@ -167,7 +175,7 @@ def rescore(run: Path, scorer: str | None) -> None:
 @click.option("--limit", type=click.IntRange(1), help="Ask the first so many questions.")
 @click.option("--shots", type=click.IntRange(0), help="Worked examples in each prompt.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Longest answer.")
-@click.option("--concurrency", type=click.IntRange(1, 100_000), help="Requests in flight, held exactly (default: 8).")
+@click.option("--concurrency", type=bounded("concurrency"), help="Requests in flight, held exactly (default: 8).")
 @click.option("--rate", type=RATE, help="Requests per second, evenly, in place of that.")
 @click.option("--poisson", type=RATE, help="Requests per second on average, with Poisson arrivals.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of those arrivals (default: 0).")
@@ -176,10 +184,10 @@ def rescore(run: Path, scorer: str | None) -> None:
 @click.option("--param", multiple=True, metavar="KEY=JSON", help="A request parameter; null takes the task's away.")
 @click.option("--score-reasoning", is_flag=True, help="Score the reasoning of answers that have no other text.")
 @click.option("--timeout", multiple=True, metavar="NAME=S", help="Of connect, first_byte, idle and total, in seconds.")
-@click.option("--retries", type=click.IntRange(0, 5), default=0, help="Further attempts to connect, none after that.")
+@click.option("--retries", type=bounded("retries"), default=0, help="Further attempts to connect, none after that.")
 @click.option("--no-stream", is_flag=True, help="Ask for whole answers; there is no TTFT, TPOT or ITL then.")
 @click.option(
-    "--warmup", type=click.IntRange(0, 100_000), default=0, show_default=True, help="Requests before the clock starts."
+    "--warmup", type=bounded("warmup"), default=0, show_default=True, help="Requests before the clock starts."
 )
 @click.option("--model", help="Model name to ask for (default: the one that the server says it has).")
 @click.option(

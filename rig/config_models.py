@@ -27,6 +27,7 @@ from rig.config_types import (
     json_value,
     problem,
 )
+from rig.machine import MOST_GPUS
 from rig.routers import PDRIG
 
 Mode = Literal["pull", "push"]
@@ -78,7 +79,7 @@ class HostConfig(Strict):
 
     address: Address
     node: str | None = Field(default=None, min_length=1)
-    gpus: Annotated[int, Field(ge=0, le=1024)] = 0
+    gpus: Annotated[int, Field(ge=0, le=MOST_GPUS)] = 0
 
 
 class BothConfig(Strict):
@@ -112,7 +113,7 @@ class RoleConfig(Strict):
 class PrefillConfig(RoleConfig):
     """Without an instance, decode's one server does both halves, with the connector: KV goes to a storage and back."""
 
-    instances: Annotated[int, Field(ge=0, le=1024)] = 1
+    instances: Annotated[int, Field(ge=0, le=MOST_GPUS)] = 1
     port: Port = 8100
     side_channel_port: Port = 5600
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from evals.canaries import MOST as MOST_CANARIES
-from evals.tasks import BOUNDS, OPTIONS, RESERVED_PARAMS, TASK_NAMES
+from evals.tasks import OPTIONS, RESERVED_PARAMS, TASK_NAMES
 from rig.config_errors import did_you_mean, shown
-from rig.config_types import InFlight, JsonObject, Seconds, Strict, problem
+from rig.config_types import InFlight, JsonObject, Seconds, Strict, bounded, problem
 
 CONCURRENCY = 8
 """Requests in flight of a task that says neither `concurrency` nor `schedule`."""
@@ -103,19 +103,19 @@ class TaskConfig(Strict):
     """
 
     task: Annotated[str | TaskFile, BeforeValidator(_task)]
-    limit: Annotated[int, Field(ge=1, le=BOUNDS["limit"][1])] | None = None
-    shots: Annotated[int, Field(ge=0, le=BOUNDS["shots"][1])] | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=BOUNDS["max_tokens"][1])] | None = None
+    limit: Annotated[int, bounded("limit")] | None = None
+    shots: Annotated[int, bounded("shots")] | None = None
+    max_tokens: Annotated[int, bounded("max_tokens")] | None = None
     concurrency: InFlight | None = None
     schedule: ScheduleConfig | None = None
     stream: bool = True
-    warmup: Annotated[int, Field(ge=0, le=100_000)] = 16
+    warmup: Annotated[int, bounded("warmup")] = 16
     passes: Annotated[int, Field(ge=1, le=100)] = 1
     endpoint: Literal["completions", "chat"] = "completions"
     params: RequestParams = {}
     score_reasoning: bool = False
     timeouts: TimeoutsConfig = TimeoutsConfig()
-    retries: Annotated[int, Field(ge=0, le=5)] = 0
+    retries: Annotated[int, bounded("retries")] = 0
     canaries: Annotated[int, Field(ge=0, le=MOST_CANARIES)] | None = None
     divergence: Literal["off", "tokens", "logprobs"] = "off"
     repeats: Annotated[int, Field(ge=1, le=100)] = 1

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from evals.tasks import BOUNDS
+from evals.bounds import BOUNDS
 from rig.config_errors import PROBLEM, shown
+from rig.machine import MOST_GPUS
 
 OWNED_ARGS = {
     "model": "the model of the cell",
@@ -48,6 +49,12 @@ OWNED_ENV = {
 def problem(text: str) -> PydanticCustomError:
     """An error whose text is shown as it is."""
     return PydanticCustomError(PROBLEM, "{text}", {"text": text})
+
+
+def bounded(name: str) -> Any:
+    """The bounds of a whole number, by its name in evals.bounds."""
+    least, most = BOUNDS[name]
+    return Field(ge=least, le=most)
 
 
 def canonical(name: str, value: Any) -> tuple[str, Any]:
@@ -171,9 +178,8 @@ Env = dict[
 JsonObject = dict[str, Annotated[Any, AfterValidator(json_value)]]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Count = Annotated[int, Field(ge=1)]
-# Beyond these a number is a slip of the hand: no deployment and no load comes near them.
-Ranks = Annotated[int, Field(ge=1, le=1024)]
-InFlight = Annotated[int, Field(ge=1, le=BOUNDS["concurrency"][1])]
+Ranks = Annotated[int, Field(ge=1, le=MOST_GPUS)]
+InFlight = Annotated[int, bounded("concurrency")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Url = Annotated[str, AfterValidator(_url)]
 

@@ -10,6 +10,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+MOST_GPUS = 1024
+"""More of them, or of the ranks, servers and lanes that share them, are a slip of the hand."""
+
 
 @dataclass(frozen=True)
 class Machine:

@@ -11,9 +11,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
+from pydantic import ValidationError
 
-from rig.cli import main
+from evals.bounds import BOUNDS
+from rig.cli import cli, main
+from rig.config_tasks import TaskConfig
 from rig.store import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,6 +127,26 @@ def test_an_answer_missing_from_the_data_is_named_with_its_line(
     assert "test.jsonl" in one_line(err)
     assert "answer" in err
     assert "2" in err
+
+
+@pytest.mark.parametrize("name", ["concurrency", "warmup", "retries"])
+def test_an_option_has_the_bounds_of_the_key(name: str) -> None:
+    option = next(p.type for p in cli.commands["eval"].params if p.name == name)
+    assert isinstance(option, click.IntRange) and (option.min, option.max) == BOUNDS[name]
+    for value in BOUNDS[name]:
+        assert getattr(TaskConfig.model_validate({"task": "gsm-tiny", name: value}), name) == value
+    for value in (BOUNDS[name][0] - 1, BOUNDS[name][1] + 1):
+        with pytest.raises(ValidationError):
+            TaskConfig.model_validate({"task": "gsm-tiny", name: value})
+
+
+def test_options_have_their_bounds_without_what_they_bound() -> None:
+    """`pdrig --help` waits for no model of a sweep file."""
+    script = (
+        "import sys, rig.cli; print([m for m in ('evals.tasks', 'rig.config_types', 'rig.plan') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 ENGINE = 'command: ["{rig_python}", -m, rig.sim]'
