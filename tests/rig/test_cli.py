@@ -146,7 +146,7 @@ def test_options_have_their_bounds_without_what_they_bound() -> None:
         "import sys, rig.cli; print([m for m in ('evals.tasks', 'rig.config_types', 'rig.plan') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    assert done.stdout == "[]\n"
 
 
 ENGINE = 'command: ["{rig_python}", -m, rig.sim]'
