@@ -19,7 +19,8 @@ import httpx
 import pytest
 import yaml
 from processes import alive
-from sim_sweeps import ROOT, Json, SweepProcess, clean_env, end, free_ports, free_range, sweep_file
+from sim_sweeps import free_ports, free_range, sweep_file
+from sweep_process import ROOT, Json, SweepProcess, clean_env, end
 
 from evals.records import RequestRecord
 from evals.sink import read_records
@@ -134,11 +135,6 @@ class Sweep(SweepProcess):
 
     def finish(self, patience_s: float = PATIENCE_S) -> Self:
         return super().finish(patience_s)
-
-    @property
-    def run(self) -> Path:
-        (folder,) = (self.folder / "runs").iterdir()
-        return folder
 
     @cached_property
     def ledger(self) -> list[Json]:

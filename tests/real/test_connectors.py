@@ -75,7 +75,7 @@ def test_nixl_is_proved_by_the_side_that_moves(
     start_sweep: Start, tmp_path: Path, connector: str, beside_offloading: bool
 ) -> None:
     sweep = start_sweep(config=written(demo(connector, beside_offloading), tmp_path))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     keep(sweep.run)
     (cell,) = hand_off_cells(sweep.run)
     assert cell["verdict"]["state"] == "pass", (out, err)
@@ -118,7 +118,7 @@ def test_files_are_proved_by_tokens_and_old_ones_prove_nothing(
 ) -> None:
     config = written(through_files, tmp_path)
     sweep = start_sweep(config=config)
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     keep(sweep.run)
     (cell,) = hand_off_cells(sweep.run)
     assert cell["verdict"]["state"] == "pass", (out, err)
@@ -134,7 +134,7 @@ def test_files_are_proved_by_tokens_and_old_ones_prove_nothing(
     assert len({r["text"] for r in asked}) > 4, "prompts that are answered alike prove nothing"
 
     again = start_sweep(config=config)
-    code, out, err = again.finish()
+    code, out, err = again.finish().told
     (cell,) = hand_off_cells(again.run)
     assert code == 3, err
     assert cell["verdict"]["state"] == "invalid"
@@ -151,7 +151,7 @@ def test_failed_loads_fail_or_are_computed_again_and_judged_like_all_others(
     data = demo(connector, control=control)
     data["matrix"] = {"kv_transfer_config.kv_load_failure_policy": ["fail", "recompute"]}
     sweep = start_sweep(config=written(data, tmp_path))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     assert code == 1, (out, err)
     cells = {cell["labels"]["kv_transfer_config.kv_load_failure_policy"]: cell for cell in hand_off_cells(sweep.run)}
     assert set(cells) == {"fail", "recompute"}
@@ -192,7 +192,7 @@ def test_a_fault_is_red_with_its_channel_and_segment(
     asked = (fault, Fault("stale_blocks", 1.0, samples=())) if connector == PUSH else (fault,)
     Control(asked).write(control)
     sweep = start_sweep(config=written(demo(connector, beside_offloading, control), tmp_path))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     assert code == 1, (out, err)
     (cell,) = hand_off_cells(sweep.run)
     hits = read_hits(control)

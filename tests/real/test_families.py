@@ -124,7 +124,7 @@ def outputs(run: Path, cell_id: str) -> list[tuple[int, ...]]:
 def test_outputs_are_those_of_one_server(models: Path, start_sweep: Callable[..., Any], case: str) -> None:
     model, matrix = CASES[case]
     sweep = start_sweep(config=sweep_of(model, models, matrix))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     keep(sweep.run)
     cells = hand_off_cells(sweep.run)
     assert len(cells) == max(1, sum(len(values) for values in matrix.values()))
@@ -144,7 +144,7 @@ def test_mla_answers_otherwise_itself_and_no_verdict_is_made_of_it(
 ) -> None:
     """One server of this model, asked twice on a CPU, moves as far as damage would: no verdict on a hand-off."""
     sweep = start_sweep(config=sweep_of("deepseek-v2", models, {}))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     keep(sweep.run)
     (cell,) = hand_off_cells(sweep.run)
     assert cell["verdict"]["state"] == "inconclusive", (out, err)
@@ -157,7 +157,7 @@ def test_mla_answers_otherwise_itself_and_no_verdict_is_made_of_it(
 def test_what_the_cpu_cannot_serve_fails_as_expected(models: Path, start_sweep: Callable[..., Any], case: str) -> None:
     model, matrix, reason = FAILS[case]
     sweep = start_sweep(config=sweep_of(model, models, matrix, xfail=reason))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     keep(sweep.run)
     (cell,) = hand_off_cells(sweep.run)
     assert (cell["status"], cell["verdict"]["state"]) == ("failed", "xfail"), (out, err)
@@ -180,7 +180,7 @@ def test_a_fault_in_its_blocks_is_damage(
     control = tmp_path / "faults.json"
     Control((FAULTS[model],)).write(control)
     sweep = start_sweep(config=sweep_of(model, models, {}, control))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     struck = {hit.sample_id for hit in read_hits(control)}
     assert len(struck) >= QUESTIONS / 4, "the planted fault hardly fired"
     (cell,) = hand_off_cells(sweep.run)

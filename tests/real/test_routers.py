@@ -22,7 +22,7 @@ def test_both_routers_hand_over_and_are_compared(
     data = shipped("routers.yaml")
     data["routers"]["vllm-router"]["venv"] = str(Path(vllm_router).parents[1])
     sweep = start_sweep("--limit", "160", config=written(data, tmp_path))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     assert code == 0, out + err
     results = [json.loads(path.read_text()) for path in sweep.run.glob("cells/*/cell.json")]
     cells = {cell["labels"]["router"]: cell for cell in results}

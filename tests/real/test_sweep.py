@@ -25,7 +25,7 @@ def cell_results(run: Path) -> dict[str, dict[str, Any]]:
 
 def test_the_demo_passes(start_sweep: Callable[..., Any]) -> None:
     sweep = start_sweep()
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     keep(sweep.run)
     assert code == 0, err
     cells = cell_results(sweep.run)
@@ -50,7 +50,7 @@ def test_a_killed_decode_fails_its_cell_and_the_others_run(start_sweep: Callable
             processes = json.loads(record.read_text())["processes"]
             pids = [p["process"]["pid"] for p in processes.values()]
             os.kill(processes["decode-0"]["process"]["pid"], signal.SIGKILL)
-    code, out, _ = sweep.finish()
+    code, out, _ = sweep.finish().told
     assert pids, "".join(said)
     cells = cell_results(sweep.run)
     states = {i: c["verdict"]["state"] if c["verdict"] else None for i, c in cells.items()}
@@ -68,7 +68,7 @@ def test_push_mode_moves_the_kv_too(start_sweep: Callable[..., Any], tmp_path: P
     config = tmp_path / "push.yaml"
     config.write_text(text.replace("../", f"{ROOT}/"))
     sweep = start_sweep("--cell", "*tp1-tp1-async-on*", "--limit", "160", config=config)
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     keep(sweep.run)
     assert code == 0, err
     (cell,) = [c for c in cell_results(sweep.run).values() if c["kind"] == "pd"]

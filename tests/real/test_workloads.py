@@ -82,7 +82,7 @@ def hit_rate(cell: dict[str, Any]) -> float:
 def test_workloads_of_a_hand_off(start_sweep: Start, tmp_path: Path) -> None:
     sums(tmp_path)
     sweep = start_sweep(config=written(demo(TASKS, caching=True), tmp_path))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     keep(sweep.run)
     assert code == 0, (out, err)
     cells = cells_of(sweep.run, "task")
@@ -138,7 +138,7 @@ def at_the_edge(run: Path, cells: dict[Any, dict[str, Any]], block: int, least: 
 def test_edges_without_prefix_caching(start_sweep: Start, tmp_path: Path) -> None:
     """Every block is computed and moved; the tiny model's are as large as with it."""
     sweep = start_sweep(config=written(demo({"edges": {**TASKS["edges"], "multiples": 1}}, caching=False), tmp_path))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     keep(sweep.run)
     assert code == 0, (out, err)
     cells = cells_of(sweep.run, "task")
@@ -176,7 +176,7 @@ def passes(pool: int, control: Path | None = None) -> dict[str, Any]:
 @pytest.mark.usefixtures("plugin")
 def test_a_second_pass_loads_what_the_first_has_stored(start_sweep: Start, tmp_path: Path) -> None:
     sweep = start_sweep(config=written(passes(POOL), tmp_path))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     keep(sweep.run)
     assert code == 0, (out, err)
     cells = cells_of(sweep.run, "pass")
@@ -202,7 +202,7 @@ def test_damage_of_what_the_storage_gives_back_is_red_in_the_second_pass_alone(
     control = tmp_path / "faults.json"
     Control((Fault("storage_swapped", 0.15, seed=1), Fault("storage_zeroed", 0.15, seed=2))).write(control)
     sweep = start_sweep(config=written(passes(POOL, control), tmp_path))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     keep(sweep.run)
     assert code == 1, (out, err)
     cells = cells_of(sweep.run, "pass")
@@ -226,7 +226,7 @@ def test_a_pool_that_holds_all_leaves_the_storage_untested(start_sweep: Start, t
     data = passes(4096)
     data["baseline"] = {"cell": {"pass": 1}}
     sweep = start_sweep(config=written(data, tmp_path))
-    code, out, err = sweep.finish()
+    code, out, err = sweep.finish().told
     keep(sweep.run)
     assert code == 3, (out, err)
     cells = cells_of(sweep.run, "pass")

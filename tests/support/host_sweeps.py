@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from sim_sweeps import Json, SweepProcess, end, sweep_file
+from sim_sweeps import sweep_file
+from sweep_process import Json, SweepProcess, end
 
 from rig.deploy.guard import stat_of
 

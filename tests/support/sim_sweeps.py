@@ -1,23 +1,15 @@
-"""`pdrig sweep` on simulated engines: its file, its ports, and its process, which no test leaves behind."""
+"""Sweeps on simulated engines: their file and their ports."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import socket
-import subprocess
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import yaml
-
-ROOT = Path(__file__).resolve().parents[2]
-Json = dict[str, Any]
+from sweep_process import Json
 
 PORTS = (20000, 25000)
 """Below those that Linux gives to outgoing connections, of which these tests make thousands, and none of configs/."""
@@ -44,12 +36,6 @@ def free_range(count: int) -> int:
 def free_ports(count: int) -> list[int]:
     """Ports that were free a moment ago, all different."""
     return [free_range(1) for _ in range(count)]
-
-
-def clean_env() -> dict[str, str]:
-    """This process's environment without what would steer engines, evaluations or launchers."""
-    foreign = ("PDRIG_", "VLLM_", "OPENAI_", "SLURM_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 
 
 def sweep_file(task: Mapping[str, Any] | None = None, sim: Mapping[str, Any] | None = None) -> Json:
@@ -100,56 +86,3 @@ def sweep_file(task: Mapping[str, Any] | None = None, sim: Mapping[str, Any] | N
         "rerun": False,
         "limits": {"start_s": 240, "check_s": 120, "hang_s": 120, "stop_s": 5},
     }
-
-
-@dataclass
-class SweepProcess:
-    """`pdrig sweep` in a process of its own; exit code, stdout and stderr are known once it has ended."""
-
-    folder: Path
-    process: subprocess.Popen[str]
-    code: int = -1
-    out: str = ""
-    err: str = ""
-
-    @classmethod
-    def start(
-        cls,
-        folder: Path,
-        sweep: Json | None,
-        *options: str,
-        before: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        **fields: Any,
-    ) -> Self:
-        """Its file and its runs are in `folder`; without a sweep the file that is there is run once more.
-
-        `before` wraps the command; `fields` are those of this class's own kind.
-        """
-        config = folder / "sweep.yaml"
-        if sweep is not None:
-            config.write_text(yaml.safe_dump(sweep, sort_keys=False))
-        process = subprocess.Popen(
-            [*before, sys.executable, "-m", "rig", "sweep", str(config), "--out", str(folder / "runs"), *options],
-            cwd=ROOT,
-            env={**clean_env(), **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        return cls(folder, process, **fields)
-
-    def finish(self, patience_s: float) -> Self:
-        """Wait for its end."""
-        self.out, self.err = self.process.communicate(timeout=patience_s)
-        self.code = self.process.returncode
-        return self
-
-
-def end(started: Iterable[SweepProcess]) -> None:
-    """End those that still run, which end their servers themselves."""
-    for sweep in started:
-        if sweep.process.poll() is None:
-            sweep.process.terminate()
-            sweep.process.communicate()
