@@ -40,11 +40,6 @@ def mcnemar_no_gain(b: int, c: int) -> float:
     return mcnemar_no_drop(c, b)
 
 
-def mcnemar_two_sided(b: int, c: int) -> float:
-    """Two-sided exact McNemar p-value: twice the smaller tail, at most 1."""
-    return min(1.0, 2 * float(stats.binom.cdf(min(b, c), b + c, 0.5)))
-
-
 def wilson(k: int, n: int, level: float = 0.95) -> tuple[float, float] | None:
     """Wilson score interval of k successes in n; None when n is 0. Source: Wilson 1927."""
     if n == 0:

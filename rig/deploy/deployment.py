@@ -181,10 +181,6 @@ class Deployment:
         """Writes down what else is known of this launch."""
         self._record.update(**fields)
 
-    def dead_instances(self) -> tuple[str, ...]:
-        """Names of the servers, and `proxy`, that are of no more use."""
-        return tuple(member.name for member in self._members if member.failed.done())
-
     async def flush_legs(self) -> None:
         """Returns when the rig's own proxy has written the legs that ended so far; at once if it is not there."""
         if self.plan.proxy is None or self.legs is None:

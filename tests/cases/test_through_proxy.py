@@ -328,7 +328,7 @@ async def test_whatever_comes_ends_in_one_class(pd: Live, calls: list[tuple[str,
     pairs = [(line["engine_request_id"], line["leg"]) for line in lines]
     assert len(set(pairs)) == len(pairs), "a leg has one line"
     assert all(line["error"] is None or line["error"]["class"] in get_args(ErrorClass) for line in lines)
-    assert not pd.deployment.dead_instances()
+    assert await pd.deployment.lost() is None
 
 
 async def call(pd: Live, path: str, data: bytes, leave_after_s: float | None) -> str:

@@ -33,7 +33,7 @@ async def test_comes_up_side_by_side_and_is_recorded(rig: Any) -> None:
     assert deployment.url == deployment.plan.proxy.url
     assert [server.name for server in deployment.servers] == ["prefill-0", "decode-0"]
     assert deployment.servers[0].metrics_url == f"{prefill.url}/metrics"
-    assert deployment.dead_instances() == ()
+    assert await deployment.lost() is None
     assert rig.phases("decode-0") == ["starting", "loading", "checking", "ready"]
     assert rig.phases("pair") == ["checking", "ready"]
     starts = [event.server for event in rig.events if event.phase == "starting"]
@@ -107,7 +107,6 @@ async def test_a_server_that_dies_later_is_noticed(rig: Any) -> None:
     assert type(error) is ServerDied
     assert error.server == "monolithic-1"
     assert "was ended by SIGKILL; its log ends with: " in str(error)
-    assert deployment.dead_instances() == ("monolithic-1",)
 
 
 async def test_an_engine_that_says_it_died_is_noticed(rig: Any) -> None:
@@ -253,7 +252,7 @@ async def test_a_stale_server_on_the_port_is_refused(rig: Any, monkeypatch: pyte
     ours = replace(rig.server(fault="hang"), port=stale.plan.servers[0].port, url=stale.url)
     with pytest.raises(NotUsable, match=rf"answered by pid {stale.servers[0].pid} .*did not start"):
         await rig.launch(replace(rig.plan(ours), id="d2"))
-    assert stale.dead_instances() == ()
+    assert await stale.lost() is None
 
 
 async def test_attach_uses_what_runs_and_stops_nothing(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +262,7 @@ async def test_attach_uses_what_runs_and_stops_nothing(rig: Any, monkeypatch: py
     assert attached.url == local.url
     assert attached.servers[0].pid is None
     assert await attached.stop() == ()
-    assert local.dead_instances() == ()
+    assert await local.lost() is None
 
     again = await rig.launch(replace(rig.attached(*local.plan.servers), id="d3"))
     await local.stop()

@@ -151,7 +151,7 @@ async def test_an_address_that_is_answered_already(rig: Any) -> None:
     plan = replace(rig.plan(there(ours)), id="d2")
     with pytest.raises(PortLost, match=f"{stale.url} is answered by a server that this run did not start"):
         await remote.launch(plan, rig.folder / plan.id, rig.events.append, Pipe())
-    assert stale.dead_instances() == ()
+    assert await stale.lost() is None
 
 
 async def test_a_silent_server_is_lost_before_its_end_is_known(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
