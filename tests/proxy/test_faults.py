@@ -40,7 +40,7 @@ def test_every_request_ends_in_a_class(deploy: Any, play: Any, requests: list[di
 
 
 async def drive(deploy: Any, play: Any, requests: list[dict[str, Any]]) -> list[tuple[int, str | None]]:
-    async with deploy(first_byte_timeout=0.3, idle_timeout=0.3) as pd:
+    async with deploy(first_byte_timeout=1, idle_timeout=1) as pd:
         for engine in (*pd.prefill, *pd.decode):
             engine.behave = faulty(play)
         outcomes = await asyncio.wait_for(asyncio.gather(*(ask(pd, request) for request in requests)), 30)

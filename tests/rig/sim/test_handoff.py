@@ -89,7 +89,7 @@ def test_sides_that_disagree_fail_at_the_first_hand_off(start: Any, prefill: Any
 def test_push_mode_counts_on_the_prefill_side(start: Any, ask: str) -> None:
     kv = {"kv_connector": "NixlPushConnector", "kv_role": "kv_both"}
     prefill = start(kv=kv, wait=False)
-    decode = start(kv={**kv, "kv_connector_extra_config": {"push_registration_timeout": 0.2}})
+    decode = start(kv={**kv, "kv_connector_extra_config": {"push_registration_timeout": 2}})
     prefill.wait_until(prefill.healthy)
     same = {"headers": {"X-Request-Id": "one"}}
     ticket = prefill.prefill(ask, **same)
