@@ -15,6 +15,9 @@ EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
 LATE_READS = "vllm:nixl_num_notifications_after_expiry_total"
 OFFLOAD_LOADED = "vllm:kv_offload_load_bytes_total"
 OFFLOAD_STORED = "vllm:kv_offload_store_bytes_total"
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+DRAFTED_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
 EXTERNAL_TOKENS = "vllm:prompt_tokens_by_source_total{external_kv_transfer}"
 LOCAL_TOKENS = "vllm:prompt_tokens_by_source_total{local_compute}"
 CACHED_TOKENS = "vllm:prompt_tokens_by_source_total{local_cache_hit}"
@@ -36,6 +39,9 @@ WATCHED = (
     LATE_READS,
     OFFLOAD_LOADED,
     OFFLOAD_STORED,
+    DRAFTS,
+    DRAFTED_TOKENS,
+    ACCEPTED_TOKENS,
     EXTERNAL_TOKENS,
     LOCAL_TOKENS,
     CACHED_TOKENS,
