@@ -61,18 +61,3 @@ def test_a_killed_decode_fails_its_cell_and_the_others_run(start_sweep: Callable
     assert states[other] == "pass", out
     assert code == 3
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
-
-
-def test_push_mode_moves_the_kv_too(start_sweep: Callable[..., Any], tmp_path: Path) -> None:
-    text = CONFIG.read_text().replace("kv_connector: NixlConnector", "kv_connector: NixlPushConnector")
-    config = tmp_path / "push.yaml"
-    config.write_text(text.replace("../", f"{ROOT}/"))
-    sweep = start_sweep("--cell", "*tp1-tp1-async-on*", "--limit", "160", config=config)
-    code, out, err = sweep.finish().told
-    keep(sweep.run)
-    assert code == 0, err
-    (cell,) = [c for c in cell_results(sweep.run).values() if c["kind"] == "pd"]
-    assert cell["labels"]["connector"] == "NixlPushConnector"
-    assert cell["verdict"]["state"] == "pass", out
-    assert cell["evidence"]["transfers"] == 160
-    assert cell["evidence"]["counters"]["prefill-0"]["vllm:nixl_bytes_transferred_count"] == 160
