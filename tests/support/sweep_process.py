@@ -15,6 +15,9 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]
 
+HEARS = ("env", "--default-signal=HUP,INT")
+"""What `nohup` and a shell's `&` had these tests ignore, a sweep of theirs would ignore as well."""
+
 
 def clean_env() -> dict[str, str]:
     """This process's environment without what would steer engines, evaluations or launchers."""
@@ -50,8 +53,9 @@ class SweepProcess:
         config = sweep if isinstance(sweep, Path) else folder / "sweep.yaml"
         if isinstance(sweep, dict):
             config.write_text(yaml.safe_dump(sweep, sort_keys=False))
+        command = [sys.executable, "-m", "rig", "sweep", str(config), "--out", str(folder / "runs"), *options]
         process = subprocess.Popen(
-            [*before, sys.executable, "-m", "rig", "sweep", str(config), "--out", str(folder / "runs"), *options],
+            [*HEARS, *before, *command],
             cwd=ROOT,
             env={**clean_env(), **(env or {})},
             stdin=subprocess.DEVNULL,
