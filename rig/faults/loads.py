@@ -61,8 +61,11 @@ class Loads:
                     [[page.clone() for page in self._pages(group, block)] for block in blocks]
                     for group, blocks in enumerate(loading.blocks)
                 ]
-                others = [kept for kept in self._sound if kept[0].prompt != loading.arrival.prompt]
-                self._sound = [(loading.arrival, content), *others[:1]]
+                self._sound = [(loading.arrival, content), *self._of_others(loading)[:1]]
+
+    def _of_others(self, loading: Loading) -> list[tuple[Arrival, list[list[list[Any]]]]]:
+        """The sound loads that are kept of other prompts, the latest first."""
+        return [kept for kept in self._sound if kept[0].prompt != loading.arrival.prompt]
 
     def _zeroed(self, loading: Loading, fault: Fault) -> dict[str, Any] | None:
         changed = 0
@@ -76,7 +79,7 @@ class Loads:
 
     def _swapped(self, loading: Loading, _: Fault) -> dict[str, Any] | None:
         """Last to last, so that the blocks after a prefix in common are among them."""
-        others = [kept for kept in self._sound if kept[0].prompt != loading.arrival.prompt]
+        others = self._of_others(loading)
         if not others:
             return None
         donor, content = others[0]

@@ -25,8 +25,9 @@ QUESTIONS = 40
 """0 of 40 outputs beyond the noise bound the true share below 8 %."""
 
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 64, "mamba_d_state": 64, "mamba_n_groups": 1, "mamba_expand": 2}
-GDN = {f"linear_num_{part}_heads": 2 for part in ("key", "value")} | {
-    f"linear_{part}_head_dim": 64 for part in ("key", "value")
+GDN = {
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 2},
+    **{"linear_key_head_dim": 64, "linear_value_head_dim": 64},
 }
 NEMOTRON = {"mamba_num_heads": 4, "mamba_head_dim": 64, "ssm_state_size": 64, "n_groups": 1, "head_dim": 64}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 128}

@@ -16,15 +16,14 @@ from rig.planned import DeploymentPlan, RemotePlan, SweepPlan
 
 RIG = (sys.executable, "-m", "rig")
 OUTLIVING = """
-import os, sys, time
+import os, select, sys
 from rig.within import told
-parent = os.getppid()
+parent = os.pidfd_open(os.getppid())
 with told():
-    while os.getppid() == parent:
-        time.sleep(0.01)
+    select.select([parent], [], [])
     sys.exit(4)
 """
-LASTING = (sys.executable, "-c", "import time\nfrom rig.within import told\nwith told(): time.sleep(600)")
+LASTING = (sys.executable, "-c", "import signal\nfrom rig.within import told\nwith told(): signal.pause()")
 
 
 def test_an_allocation_is_asked_for_once() -> None:
