@@ -126,7 +126,9 @@ def row(info: RunInfo, cell: CellResult) -> Row | None:
     """A cell as a row; None for one without a connector or a real engine, and one that was never judged."""
     labels, config = cell.labels, config_of(info)
     version = info.engines.get(str(labels.get("engine")), {}).get("vllm")
-    if cell.kind != "pd" or cell.verdict is None or version is None or "simulated" in str(version):
+    # One server whose connector stores blocks and loads them again has no prefill instance beside it.
+    moves = cell.kind == "pd" or (labels.get("connector") is not None and labels.get("prefill_instances") == 0)
+    if not moves or cell.verdict is None or version is None or "simulated" in str(version):
         return None
     device = part(config, "engines", labels.get("engine")).get("device")
     gpus = info.host.get("gpus") or []

@@ -197,6 +197,16 @@ def test_what_is_no_judged_hand_off_of_a_real_engine_is_left_out(
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+def test_one_server_with_a_connector_has_a_row_and_its_baseline_has_none(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = {**LABELS, "connector": "OffloadingConnector", "pass": 2, "prefill_instances": 0}
+    store(tmp_path / "a", kind="monolithic", labels=labels)
+    store(tmp_path / "b", kind="monolithic", labels={**labels, "connector": None})
+    (line,) = printed(script, capsys, tmp_path)
+    assert "| OffloadingConnector | one server, TP 2 | pass 2 |" in line
+
+
 def test_it_replaces_what_stands_between_the_markers(script: ModuleType, tmp_path: Path) -> None:
     store(tmp_path / "a")
     page = tmp_path / "page.md"
