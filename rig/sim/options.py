@@ -38,6 +38,15 @@ class KVTransfer:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """How much one request may ask for; None is no limit."""
+
+    max_model_len: int
+    max_logprobs: int | None
+    max_sequences: int
+
+
+@dataclass(frozen=True)
 class Options:
     """One server. `compatibility` is what both sides of a hand-off must agree on, as one text."""
 
@@ -45,12 +54,12 @@ class Options:
     served_names: tuple[str, ...]
     host: str
     port: int
-    max_model_len: int
     block_size: int
     prefix_caching: bool
     gpu_blocks: int | None
     offloads: bool
     max_num_seqs: int | None
+    limits: Limits
     tp: int
     pp: int
     dp: int
@@ -96,12 +105,12 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         served_names=names,
         host=known.text("host") or "127.0.0.1",
         port=known.number("port", 8000, least=0),
-        max_model_len=known.number("max-model-len", 32768),
         block_size=known.number("block-size", 16),
         prefix_caching="enable-prefix-caching" in flags,
         offloads=kv_text is not None and "OffloadingConnector" in kv_text,
         gpu_blocks=known.number("num-gpu-blocks-override", 0, least=0) or None,
         max_num_seqs=known.number("max-num-seqs", 0, least=0) or None,
+        limits=_limits(known, env),
         tp=known.number("tensor-parallel-size", 1),
         pp=known.number("pipeline-parallel-size", 1),
         dp=known.number("data-parallel-size", 1),
@@ -167,9 +176,27 @@ class _Known:
         value = self.text(name)
         if value is None:
             return default
-        if not value.isdigit() or int(value) < least:
-            raise OptionError(f"--{name}: expected a whole number from {least}, got {value!r}")
-        return int(value)
+        return _whole(f"--{name}", value, least)
+
+
+def _limits(known: _Known, env: Mapping[str, str]) -> Limits:
+    """vLLM's own names and defaults (vllm/config/model.py, vllm/envs.py); a negative number of logprobs is no limit."""
+    logprobs = known.number("max-logprobs", 20, least=-1)
+    return Limits(
+        max_model_len=known.number("max-model-len", 32768),
+        max_logprobs=None if logprobs < 0 else logprobs,
+        max_sequences=_whole("VLLM_MAX_N_SEQUENCES", env.get("VLLM_MAX_N_SEQUENCES", "16384"), least=1),
+    )
+
+
+def _whole(name: str, value: str, least: int) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise OptionError(f"{name}: expected a whole number from {least}, got {value!r}")
+    return number
 
 
 def _port(value: str) -> int:

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 from rig.sim import tokens
+from rig.sim.options import Limits
 
 Endpoint = Literal["completions", "chat"]
 
@@ -63,7 +64,7 @@ class Ask:
     kv_params: dict[str, Any] | None
 
 
-def read(endpoint: Endpoint, body: Any, models: Sequence[str], max_model_len: int) -> Ask:
+def read(endpoint: Endpoint, body: Any, models: Sequence[str], limits: Limits) -> Ask:
     """Check a request's body as vLLM does. Raises Refused."""
     if not isinstance(body, dict):
         raise Refused(400, "Input should be a valid dictionary")
@@ -76,12 +77,12 @@ def read(endpoint: Endpoint, body: Any, models: Sequence[str], max_model_len: in
         raise Refused(400, "Stream options can only be defined when `stream=True`.", "stream_options")
     prompts = _messages(body) if endpoint == "chat" else _prompts(body.get("prompt"))
     longest = max(len(prompt.token_ids) for prompt in prompts)
-    limit = _limit(endpoint, body, max_model_len - longest)
-    if longest + max(limit, 1) > max_model_len:
+    limit = _limit(endpoint, body, limits.max_model_len - longest)
+    if longest + max(limit, 1) > limits.max_model_len:
         raise Refused(
             400,
-            f"This model's maximum context length is {max_model_len} tokens. However, you requested {limit} output "
-            f"tokens and your prompt contains at least {longest} input tokens, for a total of at least "
+            f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested {limit} "
+            f"output tokens and your prompt contains at least {longest} input tokens, for a total of at least "
             f"{longest + limit} tokens. Please reduce the length of the input prompt or the number of requested "
             "output tokens.",
             "input_tokens",
@@ -89,11 +90,20 @@ def read(endpoint: Endpoint, body: Any, models: Sequence[str], max_model_len: in
     if limit < 1:
         raise Refused(400, f"max_tokens must be at least 1, got {limit}.", "max_tokens")
     least = _whole(body, "min_tokens", 0)
+    if least < 0:
+        raise Refused(400, f"min_tokens must be greater than or equal to 0, got {least}.")
     if least > limit:
         raise Refused(400, f"min_tokens must be less than or equal to max_tokens={limit}, got {least}.")
     n = _whole(body, "n", 1)
     if n < 1:
         raise Refused(400, f"n must be at least 1, got {n}.", "n")
+    if n > limits.max_sequences:
+        raise Refused(
+            400,
+            f"n must be at most {limits.max_sequences}, got {n}. To increase this limit, set the "
+            "VLLM_MAX_N_SEQUENCES environment variable.",
+            "n",
+        )
     if n > 1 and body.get("temperature") == 0:
         raise Refused(400, f"n must be 1 when using greedy sampling, got {n}.", "n")
     params = body.get("kv_transfer_params")
@@ -107,7 +117,7 @@ def read(endpoint: Endpoint, body: Any, models: Sequence[str], max_model_len: in
         min_tokens=least,
         stop=_stop(body.get("stop")),
         ignore_eos=_flag(body, "ignore_eos"),
-        logprobs=_logprobs(endpoint, body),
+        logprobs=_logprobs(endpoint, body, limits.max_logprobs),
         include_usage=bool(isinstance(options, dict) and options.get("include_usage")),
         return_token_ids=_flag(body, "return_token_ids"),
         kv_params=params if isinstance(params, dict) else None,
@@ -146,16 +156,24 @@ def _limit(endpoint: Endpoint, body: dict[str, Any], room: int) -> int:
     return _whole(body, "max_completion_tokens", _whole(body, "max_tokens", room))
 
 
-def _logprobs(endpoint: Endpoint, body: dict[str, Any]) -> int | None:
-    if endpoint == "completions":
-        value = body.get("logprobs")
-        return None if value is None else _whole(body, "logprobs", 0)
-    top = _whole(body, "top_logprobs", 0)
-    if not _flag(body, "logprobs"):
-        if top:
-            raise Refused(400, "when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+def _logprobs(endpoint: Endpoint, body: dict[str, Any], most: int | None) -> int | None:
+    """How many logprobs a token gets; None where none were asked for, -1 asks for the whole vocabulary's."""
+    name = "logprobs" if endpoint == "completions" else "top_logprobs"
+    asked = _whole(body, name, 0)
+    if endpoint == "chat" and not _flag(body, "logprobs"):
+        if asked:
+            raise Refused(400, "when using `top_logprobs`, `logprobs` must be set to true.", name)
         return None
-    return top
+    if body.get("logprobs") is None:
+        return None
+    if asked < -1:
+        raise Refused(400, f"logprobs must be non-negative or -1, got {asked}.", name)
+    count = tokens.VOCABULARY if asked == -1 else asked
+    if most is not None and count > most:
+        raise Refused(
+            400, f"Requested sample logprobs of {count}, which is greater than max allowed: {most}", "logprobs"
+        )
+    return count
 
 
 def _stop(value: Any) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ class Face:
                         "owned_by": "vllm",
                         "root": options.model,
                         "parent": None,
-                        "max_model_len": options.max_model_len,
+                        "max_model_len": options.limits.max_model_len,
                     }
                     for name in options.served_names
                 ],
@@ -93,7 +93,7 @@ class Face:
             return json_response(protocol.error_body(400, f"JSON decode error: {error}"), 400)
         except Refused as refused:
             return json_response(refused.body(), refused.status)
-        return json_response({"count": len(ids), "max_model_len": options.max_model_len, "tokens": ids})
+        return json_response({"count": len(ids), "max_model_len": options.limits.max_model_len, "tokens": ids})
 
     async def _health(self, request: web.BaseRequest) -> web.StreamResponse:
         ill = self.engine.dead or self.engine.planted.at_start("never_healthy")
@@ -110,9 +110,7 @@ class Face:
     async def _complete(self, request: web.BaseRequest, endpoint: Endpoint) -> web.StreamResponse:
         options = self.engine.options
         try:
-            ask = protocol.read(
-                endpoint, orjson.loads(await request.read()), options.served_names, options.max_model_len
-            )
+            ask = protocol.read(endpoint, orjson.loads(await request.read()), options.served_names, options.limits)
         except orjson.JSONDecodeError as error:
             return json_response(protocol.error_body(400, f"JSON decode error: {error}"), 400)
         except Refused as refused:

@@ -14,6 +14,9 @@ _WORDS: list[str] = re.findall(
     " were when we there can an your which their said if do will each about how up out them then she many some so"
     " these would other into has more her two like him see time could no make than first been its who now people",
 )
+VOCABULARY = len(_WORDS)
+"""How many words are known; a token of an answer may be none of them."""
+
 _TEXT_OF: dict[int, str] = {}
 _ID_OF: dict[str, int] = {}
 
@@ -58,15 +61,17 @@ def near_tie(piece: str, position: int, key: str) -> float:
 
 
 def alternatives(piece: str, value: float, position: int, key: str, count: int) -> list[tuple[str, float]]:
-    """The `count` likeliest tokens at a position with their logprobs, the answer's token and its `value` first."""
-    found = [(piece, value)]
-    if count < 2:
-        return found[:count]
-    number = crc32(f"{key}/{position}".encode())
-    while len(found) < count:
+    """The `count` likeliest tokens at a position with their logprobs, the answer's token and its `value` first.
+
+    Fewer where the vocabulary has no more words.
+    """
+    found = {piece: value}
+    first = crc32(f"{key}/{position}".encode())
+    for number in range(first, first + len(_WORDS)):
+        if len(found) >= count:
+            break
         other = f" {word(number)}"
-        if all(other != seen for seen, _ in found):
+        if other not in found:
             value -= 1.0 + (number % 1000) / 1000
-            found.append((other, value))
-        number += 1
-    return found
+            found[other] = value
+    return list(found.items())[:count]

@@ -87,6 +87,11 @@ def test_an_unknown_prompt_gets_the_same_text_each_time(decode: Any) -> None:
         ({"max_tokens": 4000}, 400, "maximum context length is 400 tokens"),
         ({"prompt": []}, 400, "prompt"),
         ({"n": 2, "temperature": 0}, 400, "greedy"),
+        ({"n": 16385}, 400, "n must be at most 16384, got 16385"),
+        ({"min_tokens": -1}, 400, "min_tokens must be greater than or equal to 0, got -1."),
+        ({"logprobs": 21}, 400, "Requested sample logprobs of 21, which is greater than max allowed: 20"),
+        ({"logprobs": -1}, 400, "which is greater than max allowed: 20"),
+        ({"logprobs": -2}, 400, "logprobs must be non-negative or -1, got -2."),
     ],
 )
 def test_what_vllm_refuses_is_refused_in_its_shape(decode: Any, more: dict[str, Any], status: int, said: str) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rig.sim.options import OptionError, parse
+from rig.sim.options import Limits, OptionError, parse
 
 
 def test_options_of_a_real_server_are_taken_or_ignored() -> None:
@@ -25,6 +25,13 @@ def test_defaults_are_vllms() -> None:
     assert options.kv is None
     assert options.async_scheduling
     assert (options.port, options.host, options.served_names) == (8000, "127.0.0.1", ("m",))
+    assert options.limits == Limits(max_model_len=32768, max_logprobs=20, max_sequences=16384)
+
+
+def test_limits_are_set_as_vllms_are() -> None:
+    argv = ["m", "--max-model-len", "400", "--max-logprobs", "-1"]
+    options = parse(argv, {"VLLM_MAX_N_SEQUENCES": "2"})
+    assert options.limits == Limits(max_model_len=400, max_logprobs=None, max_sequences=2)
 
 
 def test_nixl_within_a_multi_connector_is_found() -> None:
@@ -40,6 +47,7 @@ def test_nixl_within_a_multi_connector_is_found() -> None:
         ([], "no model"),
         (["m", "--port", "x"], "--port: expected a whole number"),
         (["m", "--port"], "--port: expected a value"),
+        (["m", "--max-logprobs", "-2"], "--max-logprobs: expected a whole number from -1"),
         (["m", "other"], "unexpected argument 'other'"),
         (["m", "--kv-transfer-config", "{"], "--kv-transfer-config: not JSON"),
         (["m", "--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_load_failure_policy":"x"}'], "fail or rec"),
