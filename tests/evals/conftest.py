@@ -13,15 +13,10 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import settings
 
 from evals.client import Request, Target, Timeouts, send
 from evals.records import RequestRecord
 from evals.session import Session
-
-# A busy machine is not a bug; pytest-timeout bounds what hangs.
-settings.register_profile("evals", deadline=None)
-settings.load_profile("evals")
 
 
 @dataclass

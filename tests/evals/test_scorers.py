@@ -99,7 +99,7 @@ def test_equal_to_lm_eval_on_the_corpus(name: str) -> None:
         agree(name, text, target)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TEXTS, st.sampled_from(TARGETS))
 def test_equal_to_lm_eval_on_random_texts(text: str, target: str) -> None:
     for name in FILTERS:

@@ -25,9 +25,7 @@ REQUEST = st.fixed_dictionaries(
 )
 
 
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(REQUEST, min_size=1, max_size=12))
 def test_every_request_ends_in_a_class(deploy: Any, play: Any, requests: list[dict[str, Any]]) -> None:
     outcomes = asyncio.run(drive(deploy, play, requests))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from evals.records import RequestError, RequestRecord
 from evals.scorers import get_scorer
@@ -30,10 +29,6 @@ from rig.records import (
 )
 from rig.stats import wilson
 from rig.store import RunFolder
-
-# A busy machine makes any example slow; how long one takes is not what the tests are about.
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
 
 
 @pytest.fixture
