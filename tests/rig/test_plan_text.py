@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from sim_sweeps import free_ports
 
 from rig.config import parse_config
 from rig.errors import UsageError
@@ -129,16 +129,6 @@ http.server.HTTPServer(("127.0.0.1", int(argv[argv.index("--port") + 1])), Healt
 '''
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 def run_script(
     tmp_path: Path, task: dict[str, Any] | None = None, matrix: dict[str, list[Any]] | None = None, **prefill: Any
 ) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
@@ -161,7 +151,7 @@ def run_script(
     log.touch()
     env = {**os.environ, "LOGS": str(tmp_path / "logs"), "PDRIG": str(stand_in), "STAND_IN_LOG": str(log)}
     env.pop("PDRIG_DATA", None)
-    done = subprocess.run(["bash", str(script)], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", str(script)], env=env, capture_output=True, text=True)
     return done, [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
@@ -255,7 +245,7 @@ def on_nodes(tmp_path: Path, nodes: str | None) -> tuple[subprocess.CompletedPro
     env |= {} if nodes is None else {"SLURM_JOB_NODELIST": "n[1-2]"}
     servers = [subprocess.Popen([stand_in, "serve", "--port", str(port)], env=env) for port in (first, third)]
     try:
-        done = subprocess.run(["bash", str(script)], env=env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["bash", str(script)], env=env, capture_output=True, text=True)
     finally:
         for server in servers:
             server.kill()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from needs import program
+from sim_sweeps import free_ports
 
 from rig.deploy.guard import descendants
 
@@ -34,8 +35,7 @@ class Host:
     """A sshd in the foreground; `options` are what ssh needs to reach it."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = int(probe.getsockname()[1])
+        (port,) = free_ports(1)
         for name in ("host_key", "key"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
         conf = folder / "sshd_config"

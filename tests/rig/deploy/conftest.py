@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from processes import alive
+from sim_sweeps import free_ports
 
 from rig.deploy import Deployment, Event, launch
 from rig.deploy.guard import descendants
@@ -32,17 +32,21 @@ FATAL = """(EngineCore pid=7) ERROR 11-29 19:49:43 [core.py:1512] EngineCore enc
 
 
 def say(text):
-    print(text, file=sys.stderr, flush=True)
+    """In one write, so that nobody reads a half of it."""
+    os.write(2, (text + "\\n").encode())
 
 
 def engine():
-    """A child in a session of its own, named as vLLM names its engine."""
+    """A child in a session of its own, named as vLLM names its engine: it bears the name once this returns."""
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.setsid()
         ctypes.CDLL(None).prctl(15, b"VLLM::EngineCore", 0, 0, 0)
+        os.write(write_end, b"named")
         while True:
             signal.pause()
+    os.read(read_end, 5)
     return pid
 
 
@@ -153,15 +157,14 @@ class Rig:
         self.server_script.write_text(SERVER)
         self.proxy_script = folder / "proxy.py"
         self.proxy_script.write_text(PROXY)
-        self._ports = _free_ports()
 
     def server(self, name: str = "decode-0", fault: str = "none", role: Role = "decode") -> ServerPlan:
-        port = next(self._ports)
+        (port,) = free_ports(1)
         argv = (sys.executable, str(self.server_script), str(port), fault)
         return ServerPlan(name, role, argv, {"A_TOKEN": "hush"}, port, f"http://127.0.0.1:{port}", "tiny")
 
     def proxy(self, fault: str = "none", prefills: int = 1, decodes: int = 1) -> ProxyPlan:
-        port = next(self._ports)
+        (port,) = free_ports(1)
         argv = (sys.executable, str(self.proxy_script), str(port), fault, str(prefills), str(decodes))
         return ProxyPlan(argv, port, f"http://127.0.0.1:{port}")
 
@@ -184,18 +187,6 @@ class Rig:
 
     def phases(self, server: str) -> list[str]:
         return [event.phase for event in self.events if event.server == server]
-
-
-def _free_ports() -> Iterator[int]:
-    """Ports that were free a moment ago, each only once."""
-    seen: set[int] = set()
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port not in seen:
-            seen.add(port)
-            yield port
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,16 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
+from sim_sweeps import free_ports
 
 PULL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 ASK = "Question: Ann has 3 apples and buys 4 more. How many apples does Ann have now?\nAnswer:"
 OTHER = "Question: Ben had 20 books and gave away 5. How many books are left?\nAnswer:"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @dataclass
@@ -106,7 +100,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         port: int | None = None,
     ) -> Sim:
         folder = tmp_path_factory.mktemp("sim")
-        port, log = port or free_port(), folder / "log"
+        own, side = free_ports(2)
+        port, log = port or own, folder / "log"
         words = [sys.executable, "-m", "rig.sim", "tiny", "--port", str(port), *argv]
         words += ["--kv-transfer-config", json.dumps(kv)] if kv else []
         env = {
@@ -114,12 +109,14 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             "PDRIG_SIM_CONFIG": json.dumps(settings or {}),
             "PDRIG_SIM_FAULTS": json.dumps(faults or []),
             "PDRIG_SIM_LEDGER": str(folder / "ledger.jsonl"),
-            "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port or free_port()),
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port or side),
             **({"PDRIG_FAULTS": str(control)} if control else {}),
         }
         with log.open("wb") as out:
             process = subprocess.Popen(words, env=env, stdout=out, stderr=subprocess.STDOUT)
-        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20)
+        # A connection is given up before the server closes it, which it does after 5 s.
+        kept = httpx.Limits(keepalive_expiry=2)
+        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, limits=kept, trust_env=False)
         sim = Sim(process, port, client, log, folder / "ledger.jsonl")
         started.append(sim)
         if wait:
@@ -190,7 +187,9 @@ DECODE_FAULTS = tagged(
 @pytest.fixture(scope="session")
 def pair(start: Start) -> tuple[Sim, Sim]:
     """A prefill and a decode server; faults strike prompts that name them in square brackets."""
-    prefill = start("-tp", "2", "--max-model-len", "400", kv=PULL, faults=PREFILL_FAULTS, wait=False)
+    # Of tickets that tests leave unused, no lease runs out while another test counts those that did.
+    lasting = {**PULL, "kv_connector_extra_config": {"kv_lease_duration": 3600}}
+    prefill = start("-tp", "2", "--max-model-len", "400", kv=lasting, faults=PREFILL_FAULTS, wait=False)
     decode = start("-tp", "2", "--max-model-len", "400", kv=PULL, faults=DECODE_FAULTS, wait=False)
     for sim in (prefill, decode):
         sim.wait_until(sim.healthy)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sim_sweeps import free_ports
 
 from evals.canaries import Canary, check, make_canaries
 from evals.tiny_hybrid import problems
@@ -35,8 +35,7 @@ def planted(port: int) -> Iterator[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def instances(start: Any) -> tuple[Any, Any]:
     """Two instances with the same settings, of which the faults name the first."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
+    (port,) = free_ports(1)
     faults = list(planted(port))
     settings = {"noise": 0.2}
     struck = start("--reasoning-parser", "any", faults=faults, settings=settings, port=port, wait=False)

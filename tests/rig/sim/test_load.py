@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from sim_sweeps import free_ports
 
 CONFIG = Path(__file__).parents[3] / "configs" / "sim.yaml"
 
@@ -36,10 +36,7 @@ def test_passes_and_concurrencies_on_servers_that_no_verdict_restarts(tmp_path: 
     sweep["baseline"] = {"cell": {"pass": 1}}
     sweep["matrix"] = {"concurrency": [2, 8]}
     sweep["tasks"]["gsm-tiny"] |= {"limit": 40, "warmup": 4, "passes": 2}
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
-    ports = iter([sock.getsockname()[1] for sock in held])
-    for sock in held:
-        sock.close()
+    ports = iter(free_ports(5))
     for role in ("prefill", "decode"):
         sweep["cell"][role] |= {"port": next(ports), "side_channel_port": next(ports)}
     sweep["cell"]["proxy"]["port"] = next(ports)
