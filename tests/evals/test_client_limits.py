@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from clocks import Clock
 
 from evals.client import Request, Target, Timeouts, send
 from evals.errors import BadTarget
 from evals.records import RequestRecord
 from evals.session import IDLE_CONNECTION_S, Session
 
-SHORT = Timeouts(connect=5, first_byte=0.2, idle=0.2, total=0.6)
 TEXT = {"choices": [{"index": 0, "text": "18", "finish_reason": None}]}
 STOP = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
 
@@ -29,28 +29,30 @@ def failure(record: RequestRecord) -> tuple[str, str]:
     return record.error.leg, record.error.error_class
 
 
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """The URL of a port that takes no connections, and belongs to nobody else until the test is over."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
 
 
-async def test_nobody_listens(ask: Any) -> None:
-    record = await ask(f"http://127.0.0.1:{closed_port()}", default_leg="proxy")
+async def test_nobody_listens(ask: Any, nobody: str) -> None:
+    record = await ask(nobody, default_leg="proxy")
     assert failure(record) == ("proxy", "connect")
     assert (record.http_status, record.text, record.attempts) == (None, None, 1)
 
 
-async def test_a_router_that_takes_no_connection_is_at_fault_itself(ask: Any, server: Any) -> None:
+async def test_a_router_that_takes_no_connection_is_at_fault_itself(ask: Any, server: Any, nobody: str) -> None:
     """What comes back from behind it may be any leg's."""
-    record = await ask(f"http://127.0.0.1:{closed_port()}", default_leg="unknown")
+    record = await ask(nobody, default_leg="unknown")
     assert failure(record) == ("proxy", "connect")
     server.behave = lambda call: call.json({"error": {"message": "no"}}, status=502)
     assert failure(await ask(server.url, default_leg="unknown")) == ("unknown", "http_status")
 
 
-async def test_retries_are_bounded_and_counted(ask: Any) -> None:
-    record = await ask(f"http://127.0.0.1:{closed_port()}", retries=2)
+async def test_retries_are_bounded_and_counted(ask: Any, nobody: str) -> None:
+    record = await ask(nobody, retries=2)
     assert failure(record) == ("decode", "connect")
     assert record.attempts == 3
 
@@ -80,8 +82,14 @@ def deaf() -> Iterator[str]:
         yield f"http://127.0.0.1:{full.getsockname()[1]}"
 
 
+@pytest.fixture(autouse=True)
+def no_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No limit here is noticed so late that it is taken for a stall: a busy machine may make any of them late."""
+    monkeypatch.setattr("evals.client.STOOD_STILL_S", 3600)
+
+
 @pytest.fixture
-def stalled(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def stalled(no_stalls: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Plants a stall of this process of 0.8 s, where a limit that is noticed 0.3 s late is taken for one."""
     monkeypatch.setattr("evals.client.STOOD_STILL_S", 0.3)
 
@@ -112,20 +120,26 @@ async def test_an_answer_that_was_late_because_the_rig_got_no_turn(
 
     server.behave = behave
     stalled()
-    record = await ask(server.url, timeouts=SHORT)
+    record = await ask(server.url, timeouts=Timeouts(first_byte=0.2))
     assert failure(record) == ("client", "internal")
     assert "got no turn" in record.error.message
 
 
 @pytest.mark.parametrize("headers", [False, True])
 async def test_case_20_no_first_byte(ask: Any, server: Any, headers: bool) -> None:
+    silent = asyncio.Event()
+
     async def behave(call: Any) -> None:
         if headers:
             await call.head()
+        silent.set()
         await asyncio.Event().wait()
 
     server.behave = behave
-    record = await ask(server.url, timeouts=SHORT)
+    clock, asked = Clock(), asyncio.create_task(ask(server.url, timeouts=Timeouts(first_byte=30)))
+    await silent.wait()
+    clock.advance(30)
+    record = await asked
     assert failure(record) == ("decode", "first_byte_timeout")
     assert record.http_status == (200 if headers else None)
 
@@ -164,7 +178,7 @@ async def test_a_slow_stream_within_the_limits_is_fine(ask: Any, server: Any) ->
         await call.end()
 
     server.behave = behave
-    record = await ask(server.url, timeouts=Timeouts(first_byte=5, idle=5, total=60))
+    record = await ask(server.url, timeouts=Timeouts(first_byte=30, idle=30, total=60))
     assert record.error is None
 
 

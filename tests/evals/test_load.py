@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from clocks import Clock
 
 from evals.client import Request, Target, Timeouts
 from evals.errors import BadParams
@@ -182,14 +183,25 @@ async def test_a_callback_that_fails_ends_the_load(server: Any) -> None:
         await run_load(Target(server.url, "m"), asks(50), ClosedLoop(4), full, stream=True)
 
 
-async def test_a_deadline_does_not_end_the_load(server: Any) -> None:
+async def test_a_deadline_does_not_end_the_load(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent: list[Any] = []
+    both = asyncio.Event()
+
     async def behave(call: Any) -> None:
         if call.body["prompt"] in ("question 1", "question 4"):
+            silent.append(call)
+            if len(silent) == 2:
+                both.set()
             await asyncio.Event().wait()
         await call.stream("18")
 
     server.behave = behave
-    records = await load(server.url, 12, ClosedLoop(2), timeouts=Timeouts(first_byte=2))
+    # The first of the two has waited for some time when the limit is made to pass.
+    monkeypatch.setattr("evals.client.STOOD_STILL_S", 3600)
+    clock, loading = Clock(), asyncio.create_task(load(server.url, 12, ClosedLoop(2), timeouts=Timeouts(first_byte=30)))
+    await both.wait()
+    clock.advance(30)
+    records = await loading
     late = {r.sample_id for r in records if r.error and r.error.error_class == "first_byte_timeout"}
     assert (len(records), late) == (12, {"s-1", "s-4"})
     assert sum(r.error is None for r in records) == 10

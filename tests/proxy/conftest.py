@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,7 +180,10 @@ class Deployment:
 async def running(
     tmp_path: Path, prefill: int = 1, decode: int = 1, urls: dict[str, list[str]] | None = None, **options: Any
 ) -> AsyncIterator[Deployment]:
-    """Starts engines and proxy; `urls` adds addresses that are not ours to a side."""
+    """Starts engines and proxy; `urls` adds addresses that are not ours to a side.
+
+    Unless `options` say otherwise, a health check may take long, and connections are kept, as on a machine with time.
+    """
     raise_open_files()
     async with contextlib.AsyncExitStack() as stack:
         engines: dict[str, list[Engine]] = {"prefill": [], "decode": []}
@@ -194,7 +198,7 @@ async def running(
             prefill=(*(e.url for e in engines["prefill"]), *extra.get("prefill", [])),
             decode=(*(e.url for e in engines["decode"]), *extra.get("decode", [])),
             legs=legs,
-            **{"drain": 1.0, **options},
+            **{"drain": 1.0, "health_timeout": 60.0, "keep_alive": 60.0, **options},
         )
         app = create_app(settings)
         listener = listen("127.0.0.1", 0)
@@ -241,7 +245,7 @@ def deploy(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManag
 
 @pytest.fixture
 async def pd(tmp_path: Path) -> AsyncIterator[Deployment]:
-    """One prefill, one decode, default settings."""
+    """One prefill, one decode, without options."""
     async with running(tmp_path) as deployment:
         yield deployment
 
@@ -262,6 +266,8 @@ class PLAY:
 
 
 @pytest.fixture
-def free_port() -> int:
-    with contextlib.closing(listen("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
+def closed_port() -> Iterator[int]:
+    """Takes no connections, and belongs to nobody else until the test is over."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])

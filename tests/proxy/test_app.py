@@ -17,8 +17,8 @@ from proxy.pairs import Pairs
 from proxy.settings import Instance, Settings
 
 
-async def test_health_tells_which_instances_are_up(deploy: Any, free_port: int) -> None:
-    async with deploy(decode=2, urls={"prefill": [f"http://127.0.0.1:{free_port}"]}) as pd:
+async def test_health_tells_which_instances_are_up(deploy: Any, closed_port: int) -> None:
+    async with deploy(decode=2, urls={"prefill": [f"http://127.0.0.1:{closed_port}"]}) as pd:
         pd.decode[1].healthy = False
         async with pd.client.get(pd.url + "/health") as answer:
             health = await answer.json()
@@ -33,14 +33,14 @@ async def test_health_tells_which_instances_are_up(deploy: Any, free_port: int) 
             assert answer.status == 503 and (await answer.json())["status"] == "down"
 
 
-async def test_models_come_from_decode(deploy: Any, free_port: int) -> None:
+async def test_models_come_from_decode(deploy: Any, closed_port: int) -> None:
     async with deploy() as pd:
         headers = {"Authorization": "Bearer k"}
         async with pd.client.get(pd.url + "/v1/models", headers=headers) as answer:
             assert (await answer.json())["data"] == [{"id": "m", "auth": "Bearer k"}]
         async with pd.client.get(pd.url + "/v1/models") as answer:
             assert (await answer.json())["data"] == [{"id": "m", "auth": None}]
-    side = {"decode": [f"http://127.0.0.1:{free_port}"]}
+    side = {"decode": [f"http://127.0.0.1:{closed_port}"]}
     async with deploy(decode=0, urls=side) as pd, pd.client.get(pd.url + "/v1/models") as answer:
         assert answer.status == 502 and answer.headers["x-pdrig-error-leg"] == "decode"
 

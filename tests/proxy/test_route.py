@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from clocks import Clock
 
 ENDPOINTS = {
     "/v1/completions": {"prompt": "two and two"},
@@ -101,8 +102,8 @@ async def test_case_11_lenient_lets_it_through_and_marks_it(deploy: Any, value: 
         assert await pd.metric("pdrig_proxy_lenient_total") == 1
 
 
-async def test_case_12_a_dead_prefill_is_not_hidden(deploy: Any, free_port: int) -> None:
-    async with deploy(prefill=0, urls={"prefill": [f"http://127.0.0.1:{free_port}"]}) as pd:
+async def test_case_12_a_dead_prefill_is_not_hidden(deploy: Any, closed_port: int) -> None:
+    async with deploy(prefill=0, urls={"prefill": [f"http://127.0.0.1:{closed_port}"]}) as pd:
         async with pd.post(stream=True) as answer:
             assert answer.status == 502 and marks(answer) == ("prefill", "connect")
         assert pd.decode[0].seen == []
@@ -305,17 +306,27 @@ async def test_case_19_two_requests_with_one_client_id(pd: Any) -> None:
 async def test_case_20_a_first_byte_deadline(
     deploy: Any, play: Any, leg: str, stream: bool, headers_first: bool
 ) -> None:
+    clock, silent = Clock(), asyncio.Event()
+
     async def nothing(engine: Any, request: web.Request, body: Any) -> web.StreamResponse:
         if headers_first:
             await play.begin_stream(request)
+        silent.set()
         await play.forever()
         raise AssertionError
 
-    async with deploy(first_byte_timeout=1) as pd:
+    async with deploy(first_byte_timeout=30) as pd:
         engine = getattr(pd, leg)[0]
         engine.behave = nothing
-        async with pd.post(stream=stream) as answer:
-            assert answer.status == 504 and marks(answer) == (leg, "first_byte_timeout")
+
+        async def ask() -> tuple[int, Any]:
+            async with pd.post(stream=stream) as answer:
+                return answer.status, marks(answer)
+
+        asked = asyncio.create_task(ask())
+        await silent.wait()
+        clock.advance(30)
+        assert await asked == (504, (leg, "first_byte_timeout"))
         await engine.left.wait()
         assert (await pd.legs())[-1]["error"]["class"] == "first_byte_timeout"
 
@@ -361,11 +372,11 @@ async def test_no_deadline_runs_while_the_client_is_slow(deploy: Any, play: Any)
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    async with deploy(idle_timeout=1) as pd:
+    async with deploy(idle_timeout=3) as pd:
         pd.decode[0].behave = plenty
         async with pd.post(stream=True) as answer:
             await answer.content.readany()
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(4)
             rest = await answer.read()
         assert rest.endswith(b"data: [DONE]\n\n") and b'"error"' not in rest
 
