@@ -27,6 +27,9 @@ BACKLOG = 16384
 CLIENT_KEEP_ALIVE_S = 75
 """Longer than clients keep a connection idle, so that ours is never closed under their next request."""
 
+WORKER_SILENT_S = 60
+"""A worker that says nothing for so long is replaced; one that only starts, or has much to do, is not."""
+
 
 def serve(settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT; requests in flight are given `drain` seconds. Returns the exit code.
@@ -40,14 +43,20 @@ def serve(settings: Settings) -> int:
     listener = listen(settings.host, settings.port)
     host, port = listener.getsockname()[:2]
     numbers = tempfile.mkdtemp(prefix="pdrig-proxy-") if settings.workers > 1 else None
-    # The server raises the signal that stopped it again when it is done; by then it is dealt with.
-    before = {sig: signal.signal(sig, lambda *_: None) for sig in (signal.SIGTERM, signal.SIGINT)}
+    # What comes before the server hears it is kept for it. The signal that stopped it is raised again when it is done;
+    # by then it is dealt with.
+    early: list[int] = []
+    before = {
+        sig: signal.signal(sig, lambda number, _: early.append(number)) for sig in (signal.SIGTERM, signal.SIGINT)
+    }
     print(f"proxy: http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr, flush=True)
     try:
         if numbers is None:
-            return _run_one(settings, listener)
+            return _run_one(settings, listener, early)
         os.environ[MULTIPROC_ENV] = numbers
-        Multiprocess(_config(settings), sockets=[listener]).run()
+        workers = Multiprocess(_config(settings), sockets=[listener])
+        workers.signal_queue += early
+        workers.run()
         return 0
     finally:
         for sig, handler in before.items():
@@ -58,8 +67,20 @@ def serve(settings: Settings) -> int:
             shutil.rmtree(numbers, ignore_errors=True)
 
 
-def _run_one(settings: Settings, listener: socket.socket) -> int:
-    server = uvicorn.Server(_config(settings))
+class _Server(uvicorn.Server):
+    """Ends at once where it was told to before it could hear it."""
+
+    def __init__(self, config: uvicorn.Config, early: list[int]) -> None:
+        super().__init__(config)
+        self._early = early
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.should_exit = self.should_exit or bool(self._early)
+
+
+def _run_one(settings: Settings, listener: socket.socket, early: list[int]) -> int:
+    server = _Server(_config(settings), early)
     server.run(sockets=[listener])
     return 0 if server.started else 3
 
@@ -82,6 +103,7 @@ def _config(settings: Settings) -> uvicorn.Config:
         date_header=False,
         timeout_keep_alive=CLIENT_KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, round(settings.drain)),
+        timeout_worker_healthcheck=WORKER_SILENT_S,
     )
 
 

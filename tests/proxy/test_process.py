@@ -95,6 +95,16 @@ async def test_sigterm_lets_requests_end_and_loses_no_leg(pd: Any, play: Any, tm
     assert [json.loads(line)["error"] for line in legs.read_text().splitlines()] == [None, None]
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_is_heard_from_the_first_line_on(
+    pd: Any, tmp_path: Path, workers: str, number: signal.Signals
+) -> None:
+    async with process(pd, tmp_path / "process.jsonl", "--workers", workers) as (child, _):
+        child.send_signal(number)
+        assert await child.wait() == 0
+
+
 async def test_sigterm_ends_what_does_not_end(pd: Any, play: Any, tmp_path: Path) -> None:
     async def hangs(engine: Any, request: Any, body: Any) -> Any:
         response = await play.begin_stream(request)
