@@ -56,7 +56,7 @@ class Host:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def connections(self) -> set[int]:
-        return {stat.pid for stat in descendants(self.process.pid) if stat.name == "sshd"}
+        return {stat.pid for stat in descendants(self.process.pid) if stat.name.startswith("sshd")}
 
     def stop(self) -> None:
         self.process.terminate()

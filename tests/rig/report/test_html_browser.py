@@ -37,7 +37,8 @@ class Browser:
         self._socket = socket
         self._number = 0
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._loaded = asyncio.Event()
+        self._loaded: set[str] = set()
+        self._changed = asyncio.Event()
         self._session: str | None = None
         self.reader = asyncio.create_task(self._read())
 
@@ -56,6 +57,7 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
+        await self.call("Page.setLifecycleEventsEnabled", enabled=True)
         await self.call(
             "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0
         )
@@ -69,9 +71,11 @@ class Browser:
         )
 
     async def open(self, path: Path) -> None:
-        self._loaded.clear()
-        await self.call("Page.navigate", url=path.as_uri())
-        await self._loaded.wait()
+        """Returns when this very page is loaded: the empty one before it may say so late."""
+        loader = (await self.call("Page.navigate", url=path.as_uri()))["loaderId"]
+        while loader not in self._loaded:
+            self._changed.clear()
+            await self._changed.wait()
 
     async def run(self, script: str) -> Any:
         """The value of a JavaScript expression."""
@@ -93,8 +97,9 @@ class Browser:
                 self._answers.pop(event["id"]).set_result(event)
                 continue
             method, params = event["method"], event["params"]
-            if method == "Page.loadEventFired":
-                self._loaded.set()
+            if method == "Page.lifecycleEvent" and params["name"] == "load":
+                self._loaded.add(params["loaderId"])
+                self._changed.set()
             elif method == "Runtime.exceptionThrown":
                 self.faults.append(str(params["exceptionDetails"]))
             elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
