@@ -1,7 +1,8 @@
 """A YAML file as plain data, with the line of every key, and nothing lost on the way.
 
 Stricter than YAML 1.1: a key given twice is refused, and the scalars are those of YAML 1.2's core schema,
-so `on` and `off` stay text, `12:30` is no number and a date is no date. Merge keys (`<<`) work.
+so `on` and `off` stay text, `12:30` is no number and a date is no date. Of numbers those that YAML 1.1 knows too, and
+`1e-3`: a build called `0815` or a commit `1234e56` is what was written. Merge keys (`<<`) work.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class _Loader(yaml.SafeLoader):
 for _tag, _pattern, _first in (
     ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
     ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
-    ("int", r"^[-+]?[0-9]+$", list("-+0123456789")),
-    ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
+    ("int", r"^[-+]?(?:0|[1-9][0-9]*)$", list("-+0123456789")),
+    ("float", r"^(?:[-+]?[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?$", list("-+.0123456789")),
+    ("float", r"^[-+]?[0-9]+[eE]-[0-9]+$", list("-+0123456789")),
     ("float", r"^(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$", list("-+.")),
     ("merge", r"^<<$", ["<"]),
 ):
