@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from sim_sweeps import free_ports
@@ -41,7 +40,8 @@ def sweep(**cell: Any) -> dict[str, Any]:
 
 
 def plan(data: dict[str, Any], rig_python: str = "/rig/bin/python") -> SweepPlan:
-    return plan_sweep(parse_config(yaml.safe_dump(data), "x.yaml", Path("/")), Machine(rig_python=rig_python))
+    text = json.dumps(data, ensure_ascii=False)
+    return plan_sweep(parse_config(text, "x.yaml", Path("/")), Machine(rig_python=rig_python))
 
 
 SECRET = {"both": {"env": {"HF_TOKEN": "hush", "PLAIN": "a b"}}}
