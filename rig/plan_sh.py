@@ -35,11 +35,12 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-# wait_for NAME URL SECONDS: until it answers there; stops at once when something that was started has ended.
+# wait_for NAME URL SECONDS: until it answers there, with no HTTP proxy between; stops at once when something that was
+# started has ended.
 wait_for() {
     local group end=$((SECONDS + $3))
     while ((SECONDS < end)); do
-        curl -fsS --max-time 5 -o /dev/null "$2" 2>/dev/null && return 0
+        curl -fsS --noproxy '*' --max-time 5 -o /dev/null "$2" 2>/dev/null && return 0
         for group in "${groups_started[@]}"; do
             kill -0 "$group" 2>/dev/null || { echo "a process ended before $1 was ready; see $logs" >&2; exit 3; }
         done

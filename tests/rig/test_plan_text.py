@@ -150,6 +150,7 @@ def run_script(
     log = tmp_path / "log"
     log.touch()
     env = {**os.environ, "LOGS": str(tmp_path / "logs"), "PDRIG": str(stand_in), "STAND_IN_LOG": str(log)}
+    env |= {"http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
     env.pop("PDRIG_DATA", None)
     done = subprocess.run(["bash", str(script)], env=env, capture_output=True, text=True)
     return done, [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
