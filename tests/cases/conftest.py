@@ -9,7 +9,7 @@ import re
 import select
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +55,13 @@ def asked(fault: str, rate: float = 1.0, **more: Any) -> Json:
     """A fault that strikes evaluations alone; `when` and `params` as in docs/sim.md."""
     when = {"prompt_contains": ASKED, **more.pop("when", {})}
     return {"fault": fault, "rate": rate, "when": when, **more}
+
+
+def silent_after(number: int) -> Json:
+    """From its request of that number on decode says nothing: however slow whoever is to strike within an evaluation,
+    it has not ended by then.
+    """
+    return asked("hang", when={"side": "decode", "after_requests": number})
 
 
 def template(task: Mapping[str, Any] | None = None, sim: Mapping[str, Any] | None = None) -> Json:
@@ -161,18 +168,20 @@ class Sweep(SweepProcess):
             found += [json.loads(line) for line in path.read_text().split("\n")[:-1]]
         return found
 
-    def processes(self) -> set[int]:
-        """Every pid that the deployments of the run wrote down: guards, servers and what was below them."""
-        pids = set()
+    def processes(self) -> dict[int, int]:
+        """Every pid that the deployments of the run wrote down, with when it started, which tells it from a later one:
+        guards, servers and what was below them.
+        """
+        pids = {}
         for path in (self.folder / "runs").glob("*/deployments/*/deployment.json"):
             for process in json.loads(path.read_text())["processes"].values():
                 for seen in (process.get("guard"), process.get("process"), *process.get("tree", ())):
                     if seen:
-                        pids.add(seen["pid"])
+                        pids[seen["pid"]] = seen["start"]
         return pids
 
     def left_running(self) -> set[int]:
-        return {pid for pid in self.processes() if alive(pid)}
+        return {pid for pid, start in self.processes().items() if alive(pid, start)}
 
 
 StartSweep = Callable[..., Sweep]
@@ -237,7 +246,7 @@ def engines(plan: DeploymentPlan, folder: Path) -> Iterator[dict[str, subprocess
 def well(url: str) -> bool:
     """Whether a server answers that it is well."""
     try:
-        return httpx.get(f"{url}/health", trust_env=False).status_code == 200
+        return httpx.get(f"{url}/health", trust_env=False, timeout=60).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -255,13 +264,14 @@ def wait(true: Callable[[], Any], process: subprocess.Popen[Any]) -> Any:
     return value
 
 
-def wait_gone(pids: Iterable[int]) -> None:
-    """Until none of these processes, which need not be children, runs any more."""
-    for pid in pids:
+def wait_gone(processes: Mapping[int, int]) -> None:
+    """Until none of these processes, by pid and start, runs any more; they need not be children."""
+    for pid, start in processes.items():
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
             try:
-                assert select.select([handle], [], [], PATIENCE_S)[0], f"process {pid} runs on"
+                ended = not alive(pid, start) or select.select([handle], [], [], PATIENCE_S)[0]
+                assert ended, f"process {pid} runs on"
             finally:
                 os.close(handle)
 
@@ -271,6 +281,7 @@ class Kit:
     """The helpers of this file for tests, which cannot import it."""
 
     asked = staticmethod(asked)
+    silent_after = staticmethod(silent_after)
     template = staticmethod(template)
     with_cases = staticmethod(with_cases)
     planned = staticmethod(planned)

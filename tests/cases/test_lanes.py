@@ -30,7 +30,7 @@ def test_deployments_run_side_by_side_after_their_baseline(kit: Any, start_sweep
 
 
 def test_an_interrupted_sweep_ends_all_lanes(kit: Any, start_sweep: Any) -> None:
-    sweep = kit.with_cases(kit.template({"limit": 40}, {"ms_per_token": 40}), {"one": [], "two": []})
+    sweep = kit.with_cases(kit.template(), {case: [kit.silent_after(12)] for case in ("one", "two")})
     running = start_sweep({**sweep, "baseline": "none"}, "--parallel", "2")
 
     def both() -> bool:

@@ -17,7 +17,9 @@ import pytest
 
 TERMINAL = str(Path(__file__).parents[1] / "support" / "terminal.py")
 SLOW = {"ms_per_token": 12}
-"""Answers of a third of a second, so that there is time to strike within an evaluation."""
+"""Answers of a third of a second, so that whoever strikes finds some under way."""
+STRUCK_BY = 32
+"""Requests of decode after which it says nothing, of the 40 and more that it would get."""
 
 
 @dataclass
@@ -32,8 +34,9 @@ class Resumed:
 
 
 @pytest.fixture(scope="module")
-def stories(kit: Any, start_sweep: Any) -> Iterator[dict[str, Future[Any]]]:
+def stories(kit: Any, start_sweep: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Any]]]:
     """Sweeps that come to grief, side by side."""
+    faults = tmp_path_factory.mktemp("faults") / "faults.json"
     with ThreadPoolExecutor() as pool:
         yield {
             "engine": pool.submit(kill_decode, kit, start_sweep),
@@ -41,14 +44,14 @@ def stories(kit: Any, start_sweep: Any) -> Iterator[dict[str, Future[Any]]]:
             "SIGTERM": pool.submit(interrupt, kit, start_sweep, signal.SIGTERM),
             "SIGHUP": pool.submit(interrupt, kit, start_sweep, signal.SIGHUP),
             "terminal": pool.submit(interrupt, kit, start_sweep, signal.SIGHUP, sys.executable, TERMINAL),
-            "rig": pool.submit(kill_rig, kit, start_sweep),
+            "rig": pool.submit(kill_rig, kit, start_sweep, faults),
         }
 
 
 def kill_decode(kit: Any, start_sweep: Any) -> Any:
     """A sweep of two cells; decode's API server is killed in the first, which has an engine that lives on."""
     orphan = {"fault": "orphan_child", "params": {"lifetime_s": 1000}}
-    sweep = kit.with_cases(kit.template(sim=SLOW), {"21 killed": [orphan], "next": []})
+    sweep = kit.with_cases(kit.template(sim=SLOW), {"21 killed": [orphan, kit.silent_after(STRUCK_BY)], "next": []})
     running = start_sweep({**sweep, "baseline": "none"})
     kit.wait(lambda: len(running.records_so_far("pd")) >= 8, running.process)
     (deployment,) = (running.folder / "runs").glob("*/deployments/*/deployment.json")
@@ -57,14 +60,19 @@ def kill_decode(kit: Any, start_sweep: Any) -> Any:
 
 
 def interrupt(kit: Any, start_sweep: Any, number: signal.Signals, *before: str) -> Any:
-    running = start_sweep({**kit.template(sim=SLOW), "baseline": "none"}, before=before)
+    sweep = kit.with_cases(kit.template(sim=SLOW), {"none": [kit.silent_after(STRUCK_BY)]})
+    running = start_sweep({**sweep, "baseline": "none"}, before=before)
     kit.wait(lambda: len(running.records_so_far("pd")) >= 8, running.process)
     running.process.send_signal(number)
     return running.finish()
 
 
-def kill_rig(kit: Any, start_sweep: Any) -> Resumed:
-    running = start_sweep(kit.template(sim=SLOW))
+def kill_rig(kit: Any, start_sweep: Any, faults: Path) -> Resumed:
+    """`faults` is where its engines read theirs when they start: the resumed sweep's have none."""
+    faults.write_text(json.dumps([kit.silent_after(STRUCK_BY)]))
+    sweep = kit.template(sim=SLOW)
+    sweep["cell"]["both"]["env"]["PDRIG_SIM_FAULTS"] = str(faults)
+    running = start_sweep(sweep)
     kit.wait(lambda: len(running.records_so_far("pd")) >= 16, running.process)
     running.process.kill()
     dead = running.finish()
@@ -75,6 +83,7 @@ def kill_rig(kit: Any, start_sweep: Any) -> Resumed:
     on_disk = {row["request_id"]: row for row in kit.rows(path)}
     kept = {file.name: file.read_bytes() for file in baseline.iterdir()}
     ledger = kit.rows(dead.ledger_path)
+    faults.write_text("[]")
     again = start_sweep(None, "--resume", str(dead.run), again=dead).finish()
     return Resumed(dead, on_disk, ledger, kept, again)
 

@@ -14,11 +14,15 @@ from typing import Any
 
 import pytest
 
+from rig.faults.control import ENVIRONMENT, Control, Fault
+
 pytestmark = pytest.mark.timeout(600)
 """The first tests wait for sweeps that are killed and made again."""
 
 SLOW = {"ms_per_token": 12}
 QUESTIONS = 120
+STRUCK_BY = 90
+"""Requests of decode after which it says nothing, until the sweep is gone on with."""
 ORPHAN = {"fault": "orphan_child", "params": {"lifetime_s": 1000}}
 """An engine that leaves its server's session and lives on without it, as vLLM's has been seen to."""
 
@@ -71,30 +75,37 @@ def kill(kit: Any, running: Any, guards_too: bool) -> Story:
     return Story(dead, parts_of(cell / "readings.json")[-1], on_disk, dead.left_running())
 
 
-def slow_pd(kit: Any, **task: Any) -> dict[str, Any]:
-    """A sweep whose P/D cell takes its time, and whose baseline does not."""
+def slow_pd(kit: Any, faults: Path, **task: Any) -> dict[str, Any]:
+    """A sweep whose P/D cell takes its time, and whose baseline does not; engines read `faults` when they start."""
     sweep = dict(kit.template({"limit": QUESTIONS, **task}, SLOW))
     sweep["baseline"]["monolithic"]["env"]["PDRIG_SIM_CONFIG"] = json.dumps({"max_num_seqs": 64})
+    sweep["cell"]["both"]["env"]["PDRIG_SIM_FAULTS"] = str(faults)
+    sweep["cell"]["kv_transfer_config"]["kv_connector_extra_config"] = {"kv_lease_duration": 600}
     return sweep
 
 
-def killed_and_resumed(kit: Any, start_sweep: Any, guards_too: bool) -> Story:
-    sweep = slow_pd(kit, warmup=2)
-    sweep["cell"]["both"]["env"]["PDRIG_SIM_FAULTS"] = json.dumps([ORPHAN])
-    running = start_sweep(sweep)
+def killed_and_resumed(kit: Any, start_sweep: Any, faults: Path, guards_too: bool) -> Story:
+    faults.write_text(json.dumps([ORPHAN, kit.silent_after(STRUCK_BY)]))
+    running = start_sweep(slow_pd(kit, faults, warmup=2))
     wait_for_part(kit, running, 8)
     story = kill(kit, running, guards_too)
+    faults.write_text(json.dumps([ORPHAN]))
     story.again = start_sweep(None, "--resume", str(story.dead.run), again=story.dead).finish()
     return story
 
 
-def red_and_resumed(kit: Any, start_sweep: Any) -> Story:
-    """Killed within the repetition of a red cell."""
+def red_and_resumed(kit: Any, start_sweep: Any, held: Path) -> Story:
+    """Killed within the repetition of a red cell, of which some hand-offs never end: `held` is their control file."""
     sweep = kit.with_cases(
         kit.template({"limit": QUESTIONS}, SLOW),
         {"red": [kit.asked("wrong_answer", rate=0.5, when={"side": "decode"})]},
     )
+    sweep["cell"]["both"]["env"][ENVIRONMENT] = str(held)
+    sweep["cell"]["kv_transfer_config"]["kv_connector_extra_config"] = {"kv_lease_duration": 600}
+    Control().write(held)
     running = start_sweep({**sweep, "rerun": True})
+    kit.wait(lambda: list((running.folder / "runs").glob("*/cells/*.rerun/requests.jsonl")), running.process)
+    Control((Fault("slow_transfer", 0.1, params={"ms": 1e6}),)).write(held)
 
     def begun() -> bool:
         found = list((running.folder / "runs").glob("*/cells/*.rerun/readings.json"))
@@ -105,28 +116,32 @@ def red_and_resumed(kit: Any, start_sweep: Any) -> Story:
     running.process.kill()
     dead = running.finish()
     kit.wait_gone(dead.processes())
+    Control().write(held)
     again = start_sweep(None, "--resume", str(dead.run), again=dead).finish()
     return Story(dead, {}, {}, set(), again=again)
 
 
-def resumed_elsewhere(kit: Any, start_sweep: Any) -> Story:
+def resumed_elsewhere(kit: Any, start_sweep: Any, faults: Path) -> Story:
     """Resumed with another variable in the environment of the servers."""
-    running = start_sweep(slow_pd(kit))
+    faults.write_text(json.dumps([kit.silent_after(STRUCK_BY)]))
+    running = start_sweep(slow_pd(kit, faults))
     wait_for_part(kit, running, 8)
     story = kill(kit, running, guards_too=False)
+    faults.write_text("[]")
     changed = {"UCX_TLS": "tcp"}
     story.again = start_sweep(None, "--resume", str(story.dead.run), again=story.dead, env=changed).finish()
     return story
 
 
 @pytest.fixture(scope="module")
-def stories(kit: Any, start_sweep: Any) -> Iterator[dict[str, Future[Any]]]:
+def stories(kit: Any, start_sweep: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Any]]]:
+    faults = tmp_path_factory.mktemp("faults")
     with ThreadPoolExecutor(2) as pool:
         yield {
-            "all": pool.submit(killed_and_resumed, kit, start_sweep, False),
-            "rig": pool.submit(killed_and_resumed, kit, start_sweep, True),
-            "red": pool.submit(red_and_resumed, kit, start_sweep),
-            "elsewhere": pool.submit(resumed_elsewhere, kit, start_sweep),
+            "all": pool.submit(killed_and_resumed, kit, start_sweep, faults / "all.json", False),
+            "rig": pool.submit(killed_and_resumed, kit, start_sweep, faults / "rig.json", True),
+            "red": pool.submit(red_and_resumed, kit, start_sweep, faults / "held.json"),
+            "elsewhere": pool.submit(resumed_elsewhere, kit, start_sweep, faults / "elsewhere.json"),
             "whole": pool.submit(lambda: start_sweep(kit.template({"limit": QUESTIONS, "warmup": 2})).finish()),
         }
 
