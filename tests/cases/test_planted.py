@@ -28,7 +28,7 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
         asked("wrong_answer", when={"after_finish_within_ms": SOON_MS, "side": "decode"}),
         asked("stale", when={"after_requests": SERVED, "side": "decode"}),
         asked("garbage", when={"prompt_multiple_of": BLOCK, "side": "decode"}),
-        asked("swapped", 0.2, by="request", when={"side": "decode"}),
+        asked("swapped", 0.4, by="request", when={"side": "decode"}),
     ]
     worse = {
         "conditions": conditions,

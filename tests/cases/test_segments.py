@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-SOON_MS = 25.0
+SOON_MS = 120.0
+"""Far longer than a request takes from the client to decode, also on a busy machine: they see the same gaps."""
 SERVED = 240
 BLOCK = 16
 """Tokens a block of the simulated engine, as its metrics say."""
@@ -27,11 +28,11 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
     def run(**wanted: Any) -> dict[str, Any]:
         return {name: sweep.finish() for name, sweep in {n: start_sweep(s) for n, s in wanted.items()}.items()}
 
-    def sweep(limit: int, **task: Any) -> dict[str, Any]:
-        return dict(kit.template(task={"limit": limit, "canaries": 0, **task}))
+    def sweep(limit: int, sim: Any = None, **task: Any) -> dict[str, Any]:
+        return dict(kit.template(task={"limit": limit, "canaries": 0, **task}, sim=sim))
 
     # Arrivals at random: in a closed loop every request comes right after another's end.
-    soon = sweep(200, schedule={"poisson": 25, "seed": 3}, concurrency=None)
+    soon = sweep(140, schedule={"poisson": 4, "seed": 3}, concurrency=None)
     soon = kit.with_cases(soon, {"2 soon": [hit(kit, after_finish_within_ms=SOON_MS)]})
 
     late = sweep(400, warmup=8)
@@ -53,10 +54,12 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
     )
 
     others = sweep(300, repeats=3)
-    fickle = {"fault": "wrong_answer", "rate": 0.02, "by": "request", "when": {**DECODE, "transferred": True}}
+    # Drawn by the order of arrival, which is another each time: often enough that no asking is without any.
+    fickle = {"fault": "wrong_answer", "rate": 0.05, "by": "request", "when": {**DECODE, "transferred": True}}
     others = kit.with_cases(others, {"7 others": [fickle]})
 
-    dip = sweep(200)
+    # Requests are at decode for long enough to be there together, whatever else the machine does.
+    dip = sweep(200, sim={"transfer_ms": 25})
     dip["cell"]["both"]["env"]["PDRIG_SIM_FAULTS"] = json.dumps([hit(kit, 0.5, min_concurrency=5)])
     dip["matrix"] = {"concurrency": [1, 4, 8]}
 
@@ -66,7 +69,9 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
     early = kit.with_cases(early, {"early sound": [], "early bad": [hit(kit, 0.2)]})
 
     # What configs/sim.yaml shows, held against its own async-off cell as well.
-    on = kit.template(task={"limit": 200, "concurrency": 16, "canaries": 20, "divergence": "logprobs"})
+    on = kit.template(
+        task={"limit": 200, "concurrency": 16, "canaries": 20, "divergence": "logprobs"}, sim={"transfer_ms": 50}
+    )
     when = {**DECODE, "async_scheduling": True, "transferred": True, "min_concurrency": 8}
     fault = {"fault": "wrong_answer", "rate": 0.5, "when": when}
     on["cell"]["both"]["env"]["PDRIG_SIM_FAULTS"] = json.dumps([fault])
@@ -79,7 +84,7 @@ def sweeps(kit: Any, start_sweep: Any) -> dict[str, Any]:
         task={"limit": 1319, "shots": 0, "canaries": 40, "divergence": "logprobs"}, sim={"noise": 0.02}
     )
     # The noise is drawn anew in every run: at 0.05 this would be red by chance now and then, as it says.
-    twice["gates"] = {"max_accuracy_drop": 0.02, "alpha": 0.001}
+    twice["gates"] = {"max_accuracy_drop": 0.02, "alpha": 0.00001}
     twice["noise_floor"] = True
     # Without worked examples a prompt does not hold what tells questions from the rig's own checks.
     drop = {"fault": "wrong_answer", "rate": 0.03, "when": {**DECODE, "transferred": True, "stream": True}}
@@ -114,7 +119,7 @@ def test_case_1_against_its_own_async_off_cell_and_a_monolithic_one(sweeps: dict
 def test_case_2_right_after_another_ended(sweeps: dict[str, Any]) -> None:
     cell = sweeps["soon"].cells["2 soon"]
     assert (cell.state, cell.channels[0], sweeps["soon"].code) == ("regression", "accuracy", 1)
-    assert 40 < len(cell.struck("wrong_answer")) < 190
+    assert 20 < len(cell.struck("wrong_answer")) < 120
     first = where(cell)[0]
     assert first["axis"] == "since_finish", "and nothing else explains it better"
     assert first["hits"] / first["n"] > 2 * first["rest_hits"] / first["rest_n"]
