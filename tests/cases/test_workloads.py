@@ -145,7 +145,6 @@ def test_eval_asks_workloads_and_files_of_any_address(kit: Any, tmp_path: Path) 
                 env=kit.clean_env(),
                 capture_output=True,
                 text=True,
-                timeout=60,
             )
             assert done.returncode == 0, done.stderr
             assert said in done.stdout and "Accuracy: 1.000" in done.stdout
