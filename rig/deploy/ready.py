@@ -30,6 +30,8 @@ TOP_LOGPROBS = 5
 NO_LOGPROB = -9999.0
 HEALTH = "/health"
 HEALTH_TIMEOUT_S = 5.0
+# What is asked once takes its time where many servers start side by side.
+ANSWER_TIMEOUT_S = 30.0
 POLL_FIRST_S = 0.1
 POLL_MAX_S = 1.0
 MAX_PAIRS = 64
@@ -103,7 +105,7 @@ async def check_server(http: httpx.AsyncClient, name: str, url: str, model: str)
 async def check_metrics(http: httpx.AsyncClient, name: str, url: str) -> None:
     """Raises NotUsable if the counters cannot be read: without them nothing proves that KV moved."""
     try:
-        status = (await http.get(url, timeout=HEALTH_TIMEOUT_S)).status_code
+        status = (await http.get(url, timeout=ANSWER_TIMEOUT_S)).status_code
     except httpx.HTTPError as error:
         raise NoAnswer(f"{name}: {url} does not answer ({_name(error)})", name) from error
     if status != 200:
@@ -166,7 +168,7 @@ async def _through(http: httpx.AsyncClient, url: str, model: str, prompt: str, l
 
 async def _check_model(http: httpx.AsyncClient, name: str, url: str, model: str) -> None:
     try:
-        response = await http.get(f"{url}/v1/models", timeout=HEALTH_TIMEOUT_S)
+        response = await http.get(f"{url}/v1/models", timeout=ANSWER_TIMEOUT_S)
     except httpx.HTTPError as error:
         raise NoAnswer(f"{name}: {url}/v1/models does not answer ({_name(error)})", name) from error
     _require_200(response, name)

@@ -18,6 +18,8 @@ from rig.sim import log
 from rig.sim.metrics import Metrics
 from rig.sim.options import KVTransfer, Options
 
+WIRE_S = 60
+"""How long the side channel may take beside what the other side waits for: hundreds of hand-offs may come at once."""
 _SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 _WORKER = "base_worker.py:1240"
 
@@ -206,7 +208,7 @@ class Reader:
             await asyncio.sleep(seconds)
         try:
             url = f"http://{params['remote_host']}:{params['remote_port']}/redeem"
-            limit = aiohttp.ClientTimeout(total=self._kv.registration_s + 5, sock_connect=5)
+            limit = aiohttp.ClientTimeout(total=self._kv.registration_s + WIRE_S, sock_connect=WIRE_S)
             async with self._session.post(url, json=asked, timeout=limit) as response:
                 answer = await response.json()
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
