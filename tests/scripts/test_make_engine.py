@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,8 +51,11 @@ def planned(*args: object) -> str:
 
 
 def git(folder: Path, *args: str) -> str:
+    """Without what a hook's environment or the user's own settings would change."""
     command = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@x", *args]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    own |= dict.fromkeys(("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"), os.devnull)
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=own).stdout.strip()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,15 +103,15 @@ class Cluster:
         for entry in Path("/proc").iterdir():
             stat = stat_of(int(entry.name)) if entry.name.isdigit() else None
             if stat is not None and stat.name == "slurmstepd" and stat.lives:
-                environ = (entry / "environ").read_bytes()
-                if f"SLURM_CONF={self.conf}".encode() in environ and self.node_of(stat.pid) == node:
+                mine = f"SLURM_CONF={self.conf}".encode() in environ_of(stat.pid)
+                if mine and self.node_of(stat.pid) == node:
                     found.append(stat.pid)
         return found
 
     def node_of(self, pid: int) -> str | None:
         """The node that a slurmstepd serves, as its tasks are told."""
         for below in descendants(pid):
-            for variable in Path(f"/proc/{below.pid}/environ").read_bytes().split(b"\0"):
+            for variable in environ_of(below.pid):
                 if variable.startswith(b"SLURMD_NODENAME="):
                     return variable.partition(b"=")[2].decode()
         return None
@@ -119,10 +120,10 @@ class Cluster:
         """All of a node at once, without a word to anybody: as if its power had failed."""
         lost = [self.daemons[node].pid, *self.stepds(node)]
         lost += [stat.pid for pid in lost for stat in descendants(pid)]
-        for pid in lost:
-            os.kill(pid, signal.SIGSTOP)
-        for pid in lost:
-            os.kill(pid, signal.SIGKILL)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in lost:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
         self.daemons[node].wait()
 
     def stop(self) -> None:
@@ -135,6 +136,14 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def environ_of(pid: int) -> list[bytes]:
+    """The variables of a process; none of one that has ended since."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 @pytest.fixture

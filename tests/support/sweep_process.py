@@ -20,8 +20,8 @@ HEARS = ("env", "--default-signal=HUP,INT")
 
 
 def clean_env() -> dict[str, str]:
-    """This process's environment without what would steer engines, evaluations or launchers."""
-    foreign = ("PDRIG_", "VLLM_", "OPENAI_", "SLURM_")
+    """This process's environment without what would steer engines, evaluations, launchers or reports."""
+    foreign = ("PDRIG_", "VLLM_", "OPENAI_", "SLURM_", "UCX_", "GITHUB_")
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 
 
