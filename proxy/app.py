@@ -49,7 +49,9 @@ def create_app(settings: Settings) -> ProxyApp:
         handoff.legs = LegsWriter(settings.legs)
         handoff.upstream = Upstream(settings)
         try:
-            async with httpx.AsyncClient(timeout=settings.health_timeout, trust_env=False) as client:
+            # Looks are rare: an idle connection could be closed just as it is used again.
+            once = httpx.Limits(max_keepalive_connections=0)
+            async with httpx.AsyncClient(timeout=settings.health_timeout, trust_env=False, limits=once) as client:
                 app.state.client = client
                 yield
         finally:

@@ -28,7 +28,7 @@ class Source:
 
 async def read_once(sources: Iterable[Source]) -> tuple[Reading, ...]:
     """Read as the engines are, in the midst of their work."""
-    async with httpx.AsyncClient(timeout=READ_TIMEOUT_S, trust_env=False) as client:
+    async with _client() as client:
         return await _read(client, tuple(sources))
 
 
@@ -39,7 +39,7 @@ async def read_settled(sources: Iterable[Source]) -> tuple[Reading, ...]:
     next step or log interval, so the first reading after the last answer can lag behind.
     """
     wanted = tuple(sources)
-    async with httpx.AsyncClient(timeout=READ_TIMEOUT_S, trust_env=False) as client:
+    async with _client() as client:
         last = await _read(client, wanted)
         for _ in range(SETTLE_READS):
             await asyncio.sleep(SETTLE_PAUSE_S)
@@ -62,6 +62,12 @@ async def read_idle(sources: Iterable[Source], before: Sequence[Reading], wait_s
     while still_held(before, now) and time.monotonic() < deadline:
         now = await read_settled(wanted)
     return now
+
+
+def _client() -> httpx.AsyncClient:
+    """No connection is used twice: one that has been idle the server may close just as it is used again."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return httpx.AsyncClient(timeout=READ_TIMEOUT_S, trust_env=False, limits=limits)
 
 
 async def _read(client: httpx.AsyncClient, sources: Iterable[Source]) -> tuple[Reading, ...]:

@@ -36,6 +36,7 @@ POLL_FIRST_S = 0.1
 POLL_MAX_S = 1.0
 MAX_PAIRS = 64
 BODY_CHARS = 300
+ONCE = httpx.Limits(max_keepalive_connections=0)
 PREFILL_HEADER = "x-pdrig-prefill"
 DECODE_HEADER = "x-pdrig-decode"
 LENIENT_HEADER = "x-pdrig-lenient"
@@ -49,8 +50,13 @@ class NoAnswer(NotUsable):
 
 
 def client(env: Mapping[str, str] | None = None) -> httpx.AsyncClient:
-    """A client that takes no HTTP proxy from the environment, and the server's API key if it has one."""
-    return httpx.AsyncClient(headers=auth_headers(env), timeout=None, trust_env=False, verify=_certificates())
+    """A client that takes no HTTP proxy from the environment, and the server's API key if it has one.
+
+    No connection is used twice: one that has been idle the server may close just as it is used again.
+    """
+    return httpx.AsyncClient(
+        headers=auth_headers(env), timeout=None, trust_env=False, verify=_certificates(), limits=ONCE
+    )
 
 
 @cache

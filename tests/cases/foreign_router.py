@@ -15,7 +15,7 @@ import os
 import uuid
 from typing import Any
 
-from aiohttp import ClientSession, ClientTimeout, web
+from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 
 REMOTE = {"do_remote_decode": True, "do_remote_prefill": False}
 NONE = dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"))
@@ -30,7 +30,9 @@ class Router:
         self._session: ClientSession | None = None
 
     async def open(self, app: web.Application) -> Any:
-        async with ClientSession(timeout=ClientTimeout(total=None)) as self._session:
+        # An engine may close an idle connection just as it is used again.
+        once = TCPConnector(force_close=True)
+        async with ClientSession(timeout=ClientTimeout(total=None), connector=once) as self._session:
             yield
 
     async def complete(self, request: web.Request) -> web.StreamResponse:

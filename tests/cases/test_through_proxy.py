@@ -110,7 +110,8 @@ async def live(kit: Any, folder: Path, sweep: dict[str, Any], *options: str) -> 
     plan = replace(plan, proxy=replace(plan.proxy, argv=(*plan.proxy.argv, *options)))
     deployment = await launch(plan, folder / "deployment", lambda event: None)
     try:
-        async with aiohttp.ClientSession() as client, Session() as session:
+        once = aiohttp.TCPConnector(force_close=True)
+        async with aiohttp.ClientSession(connector=once) as client, Session() as session:
             yield Live(deployment, ledger, client, session)
     finally:
         assert not await deployment.stop()
