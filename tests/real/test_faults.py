@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from demo_sweep import demo_sweep
+from tiny_sweeps import on_free_ports, written
 
 from rig.config import load_config
 from rig.deploy import launch
-from rig.faults.control import Control, Fault, chosen, hits_path, read_hits
+from rig.faults.control import ENVIRONMENT, Control, Fault, chosen, hits_path, read_hits
 from rig.machine import detect_machine
 from rig.plan import plan_sweep
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
-CONFIG = ROOT / "configs" / "tiny_hybrid.yaml"
 QUESTIONS = 24
-PORTS = {"18100": "18110", "18200": "18210", "18000": "18010", "16550": "16560", "16650": "16660"}
 
 
 class Faulty:
@@ -50,13 +50,9 @@ class Faulty:
 def faulty(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
     folder = tmp_path_factory.mktemp("faulty")
     control = folder / "faults.json"
-    text = CONFIG.read_text().replace("../", f"{ROOT}/")
-    for port, own in PORTS.items():
-        text = text.replace(port, own)
-    state_layout = "      VLLM_SSM_CONV_STATE_LAYOUT: DS"
-    assert state_layout in text
-    (folder / "faulty.yaml").write_text(text.replace(state_layout, f"      PDRIG_FAULTS: {control}\n{state_layout}"))
-    plan = plan_sweep(load_config(folder / "faulty.yaml"), detect_machine(), cell_glob="*1p1d-tp1-tp1-async-on*")
+    data = on_free_ports(demo_sweep())
+    data["cell"]["both"]["env"][ENVIRONMENT] = str(control)
+    plan = plan_sweep(load_config(written(data, folder)), detect_machine())
     (cell,) = [c for c in plan.cells if c.kind == "pd"]
     (planned,) = [d for d in plan.deployments if d.id == cell.deployment]
     with asyncio.Runner() as runner:

@@ -17,6 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
+from demo_sweep import demo_sweep
+from tiny_sweeps import on_free_ports, written
 
 from evals.tasks import build_task
 from evals.tiny_hybrid.problems import NAMES, ask, draw_code, problems, shot
@@ -31,7 +33,6 @@ from rig.store import RunFolder
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
-CONFIG = ROOT / "configs" / "tiny_hybrid.yaml"
 QUESTIONS = 60
 CODES = 20
 GSM8K_QUESTIONS = 20
@@ -62,7 +63,8 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    plan = plan_sweep(load_config(CONFIG), detect_machine(), cell_glob="*1p1d-tp1-tp1-async-on*", limit=QUESTIONS)
+    file = written(on_free_ports(demo_sweep(QUESTIONS)), tmp_path_factory.mktemp("sweep"))
+    plan = plan_sweep(load_config(file), detect_machine())
     (cell,) = [c for c in plan.cells if c.kind == "pd"]
     (deployment,) = [d for d in plan.deployments if d.id == cell.deployment]
     pair = Pair(replace(cell, baselines=()), deployment, tmp_path_factory.mktemp("pair"))
@@ -100,7 +102,7 @@ def test_codes_are_found_in_every_part_of_the_prompt(pair: Pair) -> None:
             "temperature": 0,
             "stop": ["\n\n"],
         }
-        answer = httpx.post(f"{pair.deployment.url}/v1/completions", json=body, timeout=120)
+        answer = httpx.post(f"{pair.deployment.url}/v1/completions", json=body, timeout=120, trust_env=False)
         text = answer.raise_for_status().json()["choices"][0]["text"]
         if not re.search(rf"#### {code.digits}\s*$", text):
             wrong.append((i % 9, code.digits, text))
