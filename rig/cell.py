@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -173,8 +173,9 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
 
 
 def _early(
@@ -227,6 +228,7 @@ class _Watch:
         while True:
             self._beat.clear()
             try:
-                await asyncio.wait_for(self._beat.wait(), self._hang_s)
+                async with asyncio.timeout(self._hang_s):
+                    await self._beat.wait()
             except TimeoutError:
                 return Hung(f"no request finished for {self._hang_s:.0f} s (limits.hang_s)")

@@ -127,7 +127,8 @@ class GuardedProcess:
             self._process.terminate()
         # Not shorter than the guard's own bounds, else it would be interrupted while it verifies.
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), self._grace_s + GUARD_MARGIN_S)
+            async with asyncio.timeout(self._grace_s + GUARD_MARGIN_S):
+                await self._process.wait()
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()

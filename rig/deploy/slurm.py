@@ -143,7 +143,8 @@ async def _answer(*command: str) -> str:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        out, err = await asyncio.wait_for(process.communicate(), ANSWER_S)
+        async with asyncio.timeout(ANSWER_S):
+            out, err = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -73,7 +73,8 @@ class Ssh:
         said = b""
         try:
             look = remote.message(look={"pid": pid, "start": start, "limit_s": self.limit_s})
-            said, _ = await asyncio.wait_for(there.communicate(look), self.limit_s + CONNECT_S + ALIVE_S)
+            async with asyncio.timeout(self.limit_s + CONNECT_S + ALIVE_S):
+                said, _ = await there.communicate(look)
         except TimeoutError:
             there.kill()
             await there.wait()

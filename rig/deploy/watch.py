@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 
 from rig.deploy import ready
@@ -42,8 +41,9 @@ class AttachedWatch:
         """Ends the watching; what is watched runs on."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task})
+            if not self._task.cancelled():
+                self._task.result()
         return ()
 
     async def _watch(self) -> None:

@@ -127,7 +127,8 @@ class Tickets:
         if known is None and base not in self._freed:
             arrival = self._arrivals.setdefault(base, asyncio.Event())
             try:
-                await asyncio.wait_for(arrival.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await arrival.wait()
             except TimeoutError:
                 return None
             finally:
