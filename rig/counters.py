@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from rig.clients import client
 from rig.series import RUNNING, WAITING, Reading, block_size, parse, still_held
 
 READ_TIMEOUT_S = 10.0
@@ -28,8 +29,8 @@ class Source:
 
 async def read_once(sources: Iterable[Source]) -> tuple[Reading, ...]:
     """Read as the engines are, in the midst of their work."""
-    async with _client() as client:
-        return await _read(client, tuple(sources))
+    async with client(timeout_s=READ_TIMEOUT_S) as http:
+        return await _read(http, tuple(sources))
 
 
 async def read_settled(sources: Iterable[Source]) -> tuple[Reading, ...]:
@@ -39,11 +40,11 @@ async def read_settled(sources: Iterable[Source]) -> tuple[Reading, ...]:
     next step or log interval, so the first reading after the last answer can lag behind.
     """
     wanted = tuple(sources)
-    async with _client() as client:
-        last = await _read(client, wanted)
+    async with client(timeout_s=READ_TIMEOUT_S) as http:
+        last = await _read(http, wanted)
         for _ in range(SETTLE_READS):
             await asyncio.sleep(SETTLE_PAUSE_S)
-            now = await _read(client, wanted)
+            now = await _read(http, wanted)
             if now == last and not any(r.values.get(RUNNING) or r.values.get(WAITING) for r in now):
                 return now
             last = now
@@ -64,20 +65,14 @@ async def read_idle(sources: Iterable[Source], before: Sequence[Reading], wait_s
     return now
 
 
-def _client() -> httpx.AsyncClient:
-    """No connection is used twice: one that has been idle the server may close just as it is used again."""
-    limits = httpx.Limits(max_keepalive_connections=0)
-    return httpx.AsyncClient(timeout=READ_TIMEOUT_S, trust_env=False, limits=limits)
-
-
-async def _read(client: httpx.AsyncClient, sources: Iterable[Source]) -> tuple[Reading, ...]:
+async def _read(http: httpx.AsyncClient, sources: Iterable[Source]) -> tuple[Reading, ...]:
     """All instances side by side."""
 
     async def one(source: Source) -> Reading:
         if source.metrics_url is None:
             return Reading(source.instance, source.role, missing="no metrics address is known")
         try:
-            response = await client.get(source.metrics_url)
+            response = await http.get(source.metrics_url)
             response.raise_for_status()
             text = response.text
             return Reading(source.instance, source.role, parse(text), block_size=block_size(text))

@@ -18,6 +18,7 @@ from evals.records import RequestRecord
 from evals.tasks import Task
 from rig import metrics
 from rig.asking import Clock, ask, load_task, manner_of, outcome_of, task_info, warmup_requests
+from rig.clients import client
 from rig.errors import RunError, UsageError
 from rig.fitting import fit
 from rig.judge import judge, with_reasoning
@@ -169,8 +170,8 @@ async def served_model(target: Target) -> str:
     """The first model that the server says it has; raises RunError when it does not say."""
     address = target.url.rsplit("/v1/", 1)[0] + "/v1/models"
     try:
-        async with httpx.AsyncClient(timeout=MODELS_TIMEOUT_S, trust_env=False) as client:
-            response = await client.get(address, headers=dict(target.headers))
+        async with client(timeout_s=MODELS_TIMEOUT_S) as http:
+            response = await http.get(address, headers=dict(target.headers))
             response.raise_for_status()
             name = str(response.json()["data"][0]["id"])
             name.encode()

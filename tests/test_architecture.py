@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = [
     {"errors", "records", "planned", "secrets", "stats", "series", "faults", "matching", "compared"}
-    | {"ending", "readers", "within"},
+    | {"ending", "readers", "within", "clients"},
     {
         "metrics",
         "judge",

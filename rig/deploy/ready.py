@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import ssl
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any, Literal
 
 import httpx
 
+from rig import clients
 from rig.errors import NotUsable
 
 PROMPTS = (
@@ -36,7 +35,6 @@ POLL_FIRST_S = 0.1
 POLL_MAX_S = 1.0
 MAX_PAIRS = 64
 BODY_CHARS = 300
-ONCE = httpx.Limits(max_keepalive_connections=0)
 PREFILL_HEADER = "x-pdrig-prefill"
 DECODE_HEADER = "x-pdrig-decode"
 LENIENT_HEADER = "x-pdrig-lenient"
@@ -50,19 +48,8 @@ class NoAnswer(NotUsable):
 
 
 def client(env: Mapping[str, str] | None = None) -> httpx.AsyncClient:
-    """A client that takes no HTTP proxy from the environment, and the server's API key if it has one.
-
-    No connection is used twice: one that has been idle the server may close just as it is used again.
-    """
-    return httpx.AsyncClient(
-        headers=auth_headers(env), timeout=None, trust_env=False, verify=_certificates(), limits=ONCE
-    )
-
-
-@cache
-def _certificates() -> ssl.SSLContext:
-    """Read once: a deployment takes many clients, and reading the authorities takes longer than a request."""
-    return httpx.create_ssl_context(trust_env=False)
+    """A client with the server's API key, if it has one."""
+    return clients.client(auth_headers(env))
 
 
 def auth_headers(env: Mapping[str, str] | None = None) -> dict[str, str]:
