@@ -20,6 +20,7 @@ from rig.concluding import Finished as Finished
 from rig.concluding import Gathered, commands, conclude
 from rig.deploy import Deployment
 from rig.early import EarlyStop
+from rig.ending import end
 from rig.errors import DeployError, Hung
 from rig.judge import with_reasoning
 from rig.observing import Tally, end_of, follow, part_of, readings_of, start_of
@@ -172,10 +173,7 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.result()
+        await end(task)
 
 
 def _early(

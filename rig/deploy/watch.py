@@ -8,6 +8,7 @@ from pathlib import Path
 from rig.deploy import ready
 from rig.deploy.logs import LogTail, decisive_line, engine_dead
 from rig.deploy.process import Failure
+from rig.ending import end
 
 WATCH_S = 2.0
 # A busy server may miss its moment; one that is refused so often in a row is gone.
@@ -40,10 +41,7 @@ class AttachedWatch:
     async def stop(self) -> tuple[str, ...]:
         """Ends the watching; what is watched runs on."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-            if not self._task.cancelled():
-                self._task.result()
+            await end(self._task)
         return ()
 
     async def _watch(self) -> None:
