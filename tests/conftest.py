@@ -1,4 +1,5 @@
-"""Programs that not every machine has: `@pytest.mark.needs("slurm")` (tests/support/needs.py), and vllm-router.
+"""Programs that not every machine has: `@pytest.mark.needs("slurm")` (tests/support/needs.py), and vllm-router; a port
+where nobody listens.
 
 Property tests draw the same examples each time, so that a change passes or fails by what it changes; `make search`
 draws new ones. A busy machine makes any example slow: pytest-timeout bounds what hangs.
@@ -8,7 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import needs
@@ -36,6 +39,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if name in needs.required():
                 pytest.fail(f"{needs.REQUIRE} names {name}, but there is {reason}", pytrace=False)
             pytest.skip(reason)
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """Takes no connections, and belongs to nobody else until the test is over."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

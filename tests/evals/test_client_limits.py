@@ -30,11 +30,8 @@ def failure(record: RequestRecord) -> tuple[str, str]:
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
-    """The URL of a port that takes no connections, and belongs to nobody else until the test is over."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+def nobody(closed_port: int) -> str:
+    return f"http://127.0.0.1:{closed_port}"
 
 
 async def test_nobody_listens(ask: Any, nobody: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -263,11 +262,3 @@ class PLAY:
     send_token = staticmethod(send_token)
     forever = staticmethod(forever)
     params = staticmethod(params)
-
-
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    """Takes no connections, and belongs to nobody else until the test is over."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield int(held.getsockname()[1])
